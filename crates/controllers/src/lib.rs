@@ -45,6 +45,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use autoscaler::PERIOD as AUTOSCALER_PERIOD;
+pub use scheduler::{SchedulerConfig, SchedulerConfigError};
 pub use storage::local::LocalVolumes;
 
 /// Settings of the controllers.
@@ -125,9 +126,9 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     }
 }
 
-/// Runs the scheduler until `shutdown`, on the watches of `api`.
-pub async fn run_scheduler(client: Client, api: ApiServer, shutdown: CancellationToken) {
-    scheduler::run(client, &api, shutdown).await;
+/// Runs the scheduler with these profiles until `shutdown`, on the watches of `api`.
+pub async fn run_scheduler(client: Client, api: ApiServer, config: SchedulerConfig, shutdown: CancellationToken) {
+    scheduler::run(client, &api, config, shutdown).await;
 }
 
 /// Scales workloads by metrics until `shutdown`; each autoscaler is looked at once a `period`.

@@ -1,25 +1,27 @@
 //! The scheduler: gives each pending pod a node.
 //!
-//! Inputs: pods, nodes, claims, volumes, storage classes. Outputs: bindings, the `PodScheduled` condition, Events; for claims that wait for
-//! a pod, the volume or the node chosen for them. Mirrors `pkg/scheduler` with the plug-ins NodeUnschedulable, NodeName, TaintToleration,
-//! NodeAffinity, NodePorts, NodeResourcesFit, NodeResourcesBalancedAllocation, VolumeBinding, PodTopologySpread (with a default spreading
-//! by owner), InterPodAffinity and DefaultPreemption.
+//! Inputs: pods, nodes, claims, volumes, storage classes, what CSI drivers publish, namespaces, Services and owners. Outputs: bindings, the
+//! `PodScheduled` condition, Events; for claims that wait for a pod, the volume or the node chosen for them. Mirrors `pkg/scheduler` with
+//! its default plug-ins but DynamicResources; a [`SchedulerConfig`] says which of them a scheduler name means, and their weights.
 //! Guarantees: a decision counts at once, before its binding is written, so that no node and no volume is given away twice; a pod that fits
 //! nowhere is looked at again when something changes that it may have waited for, the more important ones first.
-//! Not covered: image locality, more than one profile.
+//! Every node is filtered and scored for every pod: `percentageOfNodesToScore` is accepted and changes nothing.
 
 mod bind;
 mod cache;
+mod config;
 mod neighbours;
 mod place;
 mod preempt;
+mod profile;
 mod rows;
+mod score;
 mod volumes;
 mod world;
 
 use std::{
     cmp::Reverse,
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -33,14 +35,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runner::{Next, Queue};
 use cache::Cache;
+pub use config::{SchedulerConfig, SchedulerConfigError};
+use place::Unfit;
 use preempt::{Budget, Sacrifice};
-use rows::{NodeRow, PodRow};
+use profile::Profile;
+use rows::{DEFAULT_SCHEDULER, NodeRow, PodRow};
 use volumes::{Progress, Step};
 use world::{Sources, World};
 
-/// Delays between attempts for one pod, however often the cluster changes (upstream: 1 s to 10 s; here a change is answered at once first).
+/// The first delay between attempts for one pod, however often the cluster changes (upstream: 1 s; here a change is answered at once first).
 const FIRST_DELAY: Duration = Duration::from_millis(5);
-const LAST_DELAY: Duration = Duration::from_secs(10);
 
 /// How long the volumes of a pod may take whose node is chosen (upstream: `bindTimeoutSeconds`).
 const VOLUMES_TIMEOUT: Duration = Duration::from_secs(600);
@@ -49,6 +53,8 @@ const STORAGE_STARTS: Duration = Duration::from_millis(200);
 
 #[derive(Default)]
 struct State {
+    /// The longest delay between attempts for one pod.
+    last_delay: Duration,
     cache: Cache,
     /// Pods that fitted nowhere, waiting for a change, with their delays.
     parked: HashMap<Key, Parked>,
@@ -86,6 +92,10 @@ struct Scheduler {
     client: Client,
     pods: Informer<PodRow>,
     sources: Sources,
+    /// Profiles by scheduler name; other pods are not ours.
+    profiles: BTreeMap<String, Arc<Profile>>,
+    /// Events in the name of each of them.
+    recorders: BTreeMap<String, EventRecorder>,
     events: EventRecorder,
     state: Arc<Mutex<State>>,
 }
@@ -95,19 +105,22 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 /// Runs the scheduler until `shutdown`.
-pub async fn run(client: Client, api: &ApiServer, shutdown: CancellationToken) {
+pub async fn run(client: Client, api: &ApiServer, config: SchedulerConfig, shutdown: CancellationToken) {
     let pods = Informer::start(Api::<Pod>::all(client.clone()), Selection::all().of(api), |pod| Some(PodRow::new(pod)));
     let nodes = Informer::start(Api::<Node>::all(client.clone()), Selection::all().of(api), |node| Some(NodeRow::new(node)));
     let sources = Sources::start(&client, api);
     tokio::select! {
-        () = async { tokio::join!(pods.synced(), nodes.synced(), sources.spaces.synced()); } => {}
+        () = async { tokio::join!(pods.synced(), nodes.synced(), sources.spaces.synced(), sources.owners_synced()); } => {}
         () = shutdown.cancelled() => return,
     }
-    let (queue, state) = (Queue::<Key>::default(), Arc::new(Mutex::new(State::default())));
+    let state = State { last_delay: config.last_delay, ..State::default() };
+    let (queue, state) = (Queue::<Key>::default(), Arc::new(Mutex::new(state)));
     watch(&pods, &nodes, &queue, &state);
     watch_sources(&sources, &pods, &queue, &state);
-    let events = EventRecorder::new(client.clone(), "default-scheduler", "");
-    let scheduler = Arc::new(Scheduler { client, pods, sources, events, state });
+    let profiles = config.profiles;
+    let recorders = profiles.keys().map(|name| (name.clone(), EventRecorder::new(client.clone(), name, ""))).collect();
+    let events = EventRecorder::new(client.clone(), DEFAULT_SCHEDULER, "");
+    let scheduler = Arc::new(Scheduler { client, pods, sources, profiles, recorders, events, state });
     queue.run("scheduler", 32, shutdown, |key| schedule(scheduler.clone(), key)).await;
     drop(nodes);
 }
@@ -159,6 +172,16 @@ fn watch_sources(sources: &Sources, pods: &Informer<PodRow>, queue: &Queue<Key>,
     });
     let (keys, shared) = (queue.clone(), state.clone());
     storage.classes.subscribe(move |_| wake(&mut locked(&shared), &keys, |_, parked| parked.claims));
+    let (keys, shared) = (queue.clone(), state.clone());
+    sources.csi_nodes.subscribe(move |_| wake(&mut locked(&shared), &keys, |_, parked| parked.claims));
+    let (keys, shared) = (queue.clone(), state.clone());
+    sources.attachments.subscribe(move |change| {
+        if change.new.is_none() {
+            wake(&mut locked(&shared), &keys, |_, parked| parked.claims);
+        }
+    });
+    let (keys, shared) = (queue.clone(), state.clone());
+    sources.capacities.subscribe(move |_| wake(&mut locked(&shared), &keys, |_, parked| parked.claims));
 }
 
 /// Something changed that may let these waiting pods in; the more important ones come first.
@@ -168,21 +191,23 @@ fn wake(state: &mut State, queue: &Queue<Key>, concerns: impl Fn(&Key, &Parked) 
     woken.sort();
     for (_, key) in woken {
         state.parked.remove(&key);
-        let delay = state.delays.entry(key.clone()).or_insert_with(|| Backoff::new(FIRST_DELAY, LAST_DELAY)).next_delay();
+        let last = state.last_delay;
+        let delay = state.delays.entry(key.clone()).or_insert_with(|| Backoff::new(FIRST_DELAY, last)).next_delay();
         queue.add_after(key, delay);
     }
 }
 
 async fn schedule(scheduler: Arc<Scheduler>, key: Key) -> anyhow::Result<Next> {
     let Some(pod) = scheduler.pods.get(&key).filter(|pod| pod.is_pending()) else { return Ok(Next::Change) };
-    if !pod.claims.is_empty() && !scheduler.sources.storage.are_synced() {
+    let Some(profile) = scheduler.profiles.get(&pod.scheduler) else { return Ok(Next::Change) };
+    if !pod.claims.is_empty() && !scheduler.sources.are_synced() {
         return Ok(Next::Within(STORAGE_STARTS));
     }
     let waiting = locked(&scheduler.state).waiting.get(&key).cloned();
     if let Some(waiting) = waiting {
         return scheduler.follow_up(&key, &pod, &waiting).await;
     }
-    let decision = decide(&mut locked(&scheduler.state), &scheduler.sources, &key, &pod);
+    let decision = decide(&mut locked(&scheduler.state), &scheduler.sources, profile, &key, &pod);
     match decision {
         Decision::Placed => Ok(Next::Change),
         Decision::Bind { node, steps } if steps.is_empty() => scheduler.bind(&key, &pod, &node).await,
@@ -209,7 +234,7 @@ enum Decision {
 }
 
 /// Decides about a pod; its place is taken at once.
-fn decide(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow) -> Decision {
+fn decide(state: &mut State, sources: &Sources, profile: &Arc<Profile>, key: &Key, pod: &PodRow) -> Decision {
     let held = state.preempting.get(key).cloned();
     if held.is_some() {
         // The place is reserved so that no other pod takes it; the pod itself is filtered again.
@@ -218,7 +243,7 @@ fn decide(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow) -> Deci
     if state.cache.has(key) {
         return Decision::Placed;
     }
-    let world = World::of(pod, sources, &state.given);
+    let world = World::of(pod, profile, sources, &state.given);
     match place::place(pod, &world, state.cache.nodes()) {
         Ok((node, steps)) => {
             state.preempting.remove(key);
@@ -238,16 +263,30 @@ fn decide(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow) -> Deci
                 }
                 state.preempting.remove(key);
             }
+            if profile.preempts && waits_for_preemption(state, pod, &unfit) {
+                state.park(key, pod);
+                return Decision::Refuse { why: unfit.without_preemption("not eligible due to a terminating pod on the nominated node.") };
+            }
             let lesser = |name: &str| state.cache.members(name).any(|(_, other)| other.priority < pod.priority);
-            let helps = unfit.curable_nodes().any(lesser);
-            if helps && pod.preempts {
+            let helps = unfit.curable_nodes().any(lesser) || pod.nominated.is_some();
+            if helps && pod.preempts && profile.preempts {
                 return Decision::Ask;
             }
             state.park(key, pod);
-            let why = if pod.preempts { unfit.to_string() } else { unfit.without_preemption("not eligible due to preemptionPolicy=Never.") };
+            let why = match (profile.preempts, pod.preempts) {
+                (false, _) => unfit.reasons(),
+                (true, true) => unfit.to_string(),
+                (true, false) => unfit.without_preemption("not eligible due to preemptionPolicy=Never."),
+            };
             Decision::Refuse { why }
         }
     }
+}
+
+/// Whether pods are still going from the node that was chosen for this pod, by this scheduler or one before it.
+fn waits_for_preemption(state: &State, pod: &PodRow, unfit: &Unfit) -> bool {
+    let Some(nominated) = pod.nominated.as_deref().filter(|node| pod.preempts && !unfit.is_hopeless(node)) else { return false };
+    state.cache.members(nominated).any(|(_, other)| other.priority < pod.priority && other.preempted)
 }
 
 /// State of the preemption for a pod.
@@ -266,16 +305,16 @@ enum Room {
 }
 
 /// Selects the victims of a preemption; the place is reserved at once.
-fn make_room(state: &mut State, sources: &Sources, key: &Key, pod: &PodRow, budgets: &[Budget]) -> Room {
+fn make_room(state: &mut State, sources: &Sources, profile: &Arc<Profile>, key: &Key, pod: &PodRow, budgets: &[Budget]) -> Room {
     if state.cache.has(key) {
         return Room::Found;
     }
-    let world = World::of(pod, sources, &state.given);
+    let world = World::of(pod, profile, sources, &state.given);
     let Err(unfit) = place::place(pod, &world, state.cache.nodes()) else { return Room::Found };
     state.park(key, pod);
     match preempt::sacrifice(pod, &world, &state.cache, budgets, &unfit) {
-        None => Room::None { why: unfit.to_string() },
-        Some(sacrifice) => {
+        Err(attempts) => Room::None { why: unfit.despite_preemption(&attempts) },
+        Ok(sacrifice) => {
             for victim in &sacrifice.victims {
                 // One that only held a place loses it without ado.
                 if state.preempting.remove(victim).is_some() {

@@ -7,6 +7,7 @@
 //! is released only after its claim was looked for in the API itself.
 //! It does not recycle volumes, delete volumes without a provisioner, or expand claims.
 
+pub(crate) mod csi;
 mod ephemeral;
 pub(crate) mod local;
 pub(crate) mod matching;

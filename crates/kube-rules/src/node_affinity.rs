@@ -1,6 +1,8 @@
 //! Node selectors: `nodeSelector`, node affinity of pods and volumes
 //! (upstream: `component-helpers/scheduling/corev1/nodeaffinity`).
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{NodeSelector as ApiNodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
 use crate::selector::{Labels, Selector};
@@ -54,6 +56,15 @@ impl NodeTerm {
         Self { labels: Selector::from_node_expressions(expressions), fields: term.match_fields.iter().flatten().map(FieldRequirement::new).collect() }
     }
 
+    /// The only node that the term can match by its fields: none without such a field, an empty set if two fields contradict each other.
+    fn names(&self) -> Option<BTreeSet<&str>> {
+        let named = self.fields.iter().filter_map(|one| match one {
+            FieldRequirement::Equals { key, value } if key == "metadata.name" => Some(BTreeSet::from([value.as_str()])),
+            _ => None,
+        });
+        named.reduce(|all, more| all.intersection(&more).copied().collect())
+    }
+
     /// Whether a node of this name with these labels satisfies it. An empty term matches no node.
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         self.matches_labels(labels) && self.fields.iter().all(|one| one.matches(name))
@@ -80,6 +91,12 @@ impl NodeSelector {
     /// Whether a node of this name with these labels satisfies one of the terms.
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         self.0.iter().any(|term| term.matches(name, labels))
+    }
+
+    /// The names of the only nodes that can match, if every term names nodes. Empty: the terms contradict themselves.
+    pub fn names(&self) -> Option<BTreeSet<&str>> {
+        let terms: Option<Vec<_>> = self.0.iter().map(NodeTerm::names).collect();
+        terms.filter(|terms| !terms.is_empty()).map(|terms| terms.into_iter().flatten().collect())
     }
 
     /// Whether a node with these labels reaches a volume of this node affinity. Upstream's `CheckNodeAffinity` for volumes passes labels

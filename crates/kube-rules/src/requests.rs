@@ -39,13 +39,24 @@ pub fn container_requests(container: &Container) -> Amounts {
 /// What a pod requests of its node: its containers together with its sidecars, or more while an init container needs more; pod-level
 /// requests for cpu, memory and huge pages replace the sum; overhead comes on top.
 pub fn pod_requests(spec: &PodSpec) -> Amounts {
+    pod_requests_with(spec, &Amounts::new())
+}
+
+/// The same, where each container that says nothing about a resource of `missing` counts with that amount
+/// (upstream: `PodResourcesOptions.NonMissingContainerRequests`).
+pub fn pod_requests_with(spec: &PodSpec, missing: &Amounts) -> Amounts {
+    let of = |container: &Container| {
+        let mut requests = missing.clone();
+        requests.extend(container_requests(container));
+        requests
+    };
     let mut total = Amounts::new();
     for container in &spec.containers {
-        add(&mut total, &container_requests(container));
+        add(&mut total, &of(container));
     }
     let (mut sidecars, mut init) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
-        let mut requests = container_requests(container);
+        let mut requests = of(container);
         if container.restart_policy.as_deref() == Some("Always") {
             add(&mut total, &requests);
             add(&mut sidecars, &requests);
@@ -176,6 +187,16 @@ mod tests {
         let total =
             requests(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "1"}}}]}));
         assert_eq!((total["cpu"].to_string(), total["memory"].to_string()), ("1".into(), "1Gi".into()));
+    }
+
+    #[test]
+    fn containers_without_requests_count_with_the_default() {
+        let missing = Amounts::from([("cpu".into(), Quantity::from_millis(100)), ("memory".into(), Quantity::from_bytes(200 << 20))]);
+        let of = |spec: Value| counts(&pod_requests_with(&serde_json::from_value(spec).unwrap(), &missing));
+        let total = of(json!({"containers": [{"name": "a"}, {"name": "b", "resources": {"requests": {"cpu": "1"}}}]}));
+        assert_eq!((total["cpu"], total["memory"]), (1100, 400 << 20));
+        let total = of(json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "3"}}}]}));
+        assert_eq!((total["cpu"], total["memory"]), (3000, 200 << 20));
     }
 
     #[test]

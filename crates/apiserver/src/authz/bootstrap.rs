@@ -312,7 +312,7 @@ fn scheduler_rules() -> Vec<Value> {
         rule(&[""], &["persistentvolumeclaims", "persistentvolumes"], &["get", "list", "patch", "update", "watch"]),
         rule(&["apps"], &["replicasets", "statefulsets"], READ),
         rule(&["policy"], &["poddisruptionbudgets"], READ),
-        rule(&["storage.k8s.io"], &["csidrivers", "csinodes", "csistoragecapacities", "storageclasses"], READ),
+        rule(&["storage.k8s.io"], &["csidrivers", "csinodes", "csistoragecapacities", "storageclasses", "volumeattachments"], READ),
         rule(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
         rule(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
     ]

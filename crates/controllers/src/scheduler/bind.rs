@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use cluster::{EventType, Key, is_conflict, is_not_found};
+use cluster::{EventRecorder, EventType, Key, is_conflict, is_not_found};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -43,10 +43,16 @@ fn budget(budget: &PodDisruptionBudget) -> Budget {
         ns: budget.metadata.namespace.clone().unwrap_or_default(),
         selector: Selector::optional(selector),
         allowed: budget.status.as_ref().and_then(|status| status.disruptions_allowed).unwrap_or_default().into(),
+        disrupted: budget.status.iter().flat_map(|status| status.disrupted_pods.iter().flatten()).map(|(name, _)| name.clone()).collect(),
     }
 }
 
 impl Scheduler {
+    /// Reports in the name of a profile.
+    fn events(&self, scheduler: &str) -> &EventRecorder {
+        self.recorders.get(scheduler).unwrap_or(&self.events)
+    }
+
     /// Writes what the pod's claims need on its node; the pod is bound when they are.
     pub(super) async fn provide(&self, key: &Key, pod: &PodRow, node: &str, steps: &[Step]) -> anyhow::Result<Next> {
         for step in steps {
@@ -86,9 +92,9 @@ impl Scheduler {
     pub(super) async fn follow_up(&self, key: &Key, pod: &PodRow, waiting: &Waiting) -> anyhow::Result<Next> {
         let progress = {
             let state = locked(&self.state);
-            let world = World::of(pod, &self.sources, &state.given);
-            let row = state.cache.nodes().find(|(name, ..)| *name == waiting.node).map(|(_, row, _)| row);
-            volumes::progress(pod, &world, &waiting.node, row)
+            let profile = self.profiles.get(&pod.scheduler).cloned().unwrap_or_default();
+            let world = World::of(pod, &profile, &self.sources, &state.given);
+            volumes::progress(pod, &world, &waiting.node, state.cache.node(&waiting.node))
         };
         let left = VOLUMES_TIMEOUT.saturating_sub(waiting.since.elapsed());
         match progress {
@@ -101,7 +107,7 @@ impl Scheduler {
                 self.give_up(key, pod);
                 let why = if left.is_zero() { "context deadline exceeded" } else { "provisioning failed" };
                 let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
-                self.events.event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), message);
+                self.events(&pod.scheduler).event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), message);
                 anyhow::bail!("the volumes of {key} did not come about on {}: {why}", waiting.node)
             }
         }
@@ -111,11 +117,18 @@ impl Scheduler {
     pub(super) async fn preempt(&self, key: &Key, pod: &PodRow) -> anyhow::Result<Next> {
         let budgets = Api::<PodDisruptionBudget>::all(self.client.clone()).list(&ListParams::default()).await;
         let budgets: Vec<Budget> = budgets.context("looking for disruption budgets")?.items.iter().map(budget).collect();
-        let room = make_room(&mut locked(&self.state), &self.sources, key, pod, &budgets);
+        let profile = self.profiles.get(&pod.scheduler).cloned().unwrap_or_default();
+        let room = make_room(&mut locked(&self.state), &self.sources, &profile, key, pod, &budgets);
         match room {
             // The pod's turn comes again at once.
             Room::Found => Ok(Next::Within(Duration::ZERO)),
-            Room::None { why } => self.refuse(key, pod, &why).await,
+            Room::None { why } => {
+                // The place that others were to make is void.
+                if pod.nominated.is_some() {
+                    self.nominate(key, pod, None).await?;
+                }
+                self.refuse(key, pod, &why).await
+            }
             Room::Make { sacrifice, why } => {
                 tracing::debug!(pod = %key, node = sacrifice.node, victims = ?sacrifice.victims, "others make room");
                 if let Err(error) = self.clear(key, pod, &sacrifice).await {
@@ -128,18 +141,18 @@ impl Scheduler {
     }
 
     async fn clear(&self, key: &Key, pod: &PodRow, sacrifice: &Sacrifice) -> anyhow::Result<()> {
-        self.nominate(key, pod, &sacrifice.node).await?;
+        self.nominate(key, pod, Some(&sacrifice.node)).await?;
         for victim in &sacrifice.victims {
             self.sacrifice(victim, pod, &sacrifice.node).await?;
         }
         Ok(())
     }
 
-    async fn nominate(&self, key: &Key, pod: &PodRow, node: &str) -> anyhow::Result<()> {
+    async fn nominate(&self, key: &Key, pod: &PodRow, node: Option<&str>) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}});
         match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-            Err(error) if !is_not_found(&error) && !is_conflict(&error) => Err(error).with_context(|| format!("nominating {node} for {key}")),
+            Err(error) if !is_not_found(&error) && !is_conflict(&error) => Err(error).with_context(|| format!("noting the nominated node of {key}")),
             _ => Ok(()),
         }
     }
@@ -151,7 +164,7 @@ impl Scheduler {
         let now = Timestamp::from_second(Timestamp::now().as_second()).context("reading the clock")?;
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-            "message": "default-scheduler: preempting to accommodate a higher priority pod", "lastTransitionTime": Time(now),
+            "message": format!("{}: preempting to accommodate a higher priority pod", pod.scheduler), "lastTransitionTime": Time(now),
         });
         let patch = json!({"metadata": {"uid": row.uid}, "status": {"conditions": [condition]}});
         let gone = |error: &kube::Error| is_not_found(error) || is_conflict(error);
@@ -165,7 +178,7 @@ impl Scheduler {
             other => other.map(|_| ()).with_context(|| format!("deleting {victim}"))?,
         }
         let message = format!("Preempted by pod {} on node {node}", pod.uid);
-        self.events.event(&reference(victim, &row), EventType::Normal, "Preempted", Some("Preempting"), message);
+        self.events(&pod.scheduler).event(&reference(victim, &row), EventType::Normal, "Preempted", Some("Preempting"), message);
         Ok(())
     }
 
@@ -188,7 +201,7 @@ impl Scheduler {
         match pods.create_subresource::<_, Value>("binding", &key.name, &PostParams::default(), &binding).await {
             Ok(_) => {
                 let message = format!("Successfully assigned {key} to {node}");
-                self.events.event(&reference(key, pod), EventType::Normal, "Scheduled", Some("Binding"), message);
+                self.events(&pod.scheduler).event(&reference(key, pod), EventType::Normal, "Scheduled", Some("Binding"), message);
                 Ok(Next::Change)
             }
             Err(error) => {
@@ -204,7 +217,7 @@ impl Scheduler {
     }
 
     pub(super) async fn refuse(&self, key: &Key, pod: &PodRow, why: &str) -> anyhow::Result<Next> {
-        self.events.event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), why);
+        self.events(&pod.scheduler).event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), why);
         if pod.unschedulable.as_deref() == Some(why) {
             return Ok(Next::Change);
         }

@@ -16,10 +16,9 @@ use super::rows::{NodeRow, PodRow};
 pub(super) struct Usage {
     pub pods: i64,
     pub requests: Resources,
-    pub weight: (i64, i64),
+    /// The same, with defaults for containers without requests.
+    pub weight: Resources,
     pub ports: Vec<HostPort>,
-    /// Pods by the uid of their controller.
-    pub owners: HashMap<String, i64>,
     /// The pods themselves.
     pub members: Vec<Arc<PodRow>>,
 }
@@ -37,13 +36,17 @@ impl Usage {
     fn add(&mut self, pod: &Arc<PodRow>) {
         self.pods += 1;
         self.members.push(pod.clone());
-        for (name, amount) in &pod.requests {
-            *self.requests.entry(name.clone()).or_default() += amount;
-        }
-        self.weight = (self.weight.0 + pod.weight.0, self.weight.1 + pod.weight.1);
+        add(&mut self.requests, &pod.requests);
+        add(&mut self.weight, &pod.weight);
         self.ports.extend(pod.ports.iter().cloned());
-        if let Some(owner) = &pod.owner {
-            *self.owners.entry(owner.clone()).or_default() += 1;
+    }
+}
+
+fn add(total: &mut Resources, more: &Resources) {
+    for (name, amount) in more {
+        match total.get_mut(name) {
+            Some(sum) => *sum = sum.saturating_add(*amount),
+            None => _ = total.insert(name.clone(), *amount),
         }
     }
 }
@@ -74,6 +77,11 @@ impl Cache {
     /// The nodes that exist.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &NodeRow, &Usage)> + Clone {
         self.nodes.iter().filter_map(|(name, state)| Some((name.as_str(), state.row.as_deref()?, &state.usage)))
+    }
+
+    /// A node that exists.
+    pub fn node(&self, name: &str) -> Option<&NodeRow> {
+        self.nodes.get(name)?.row.as_deref()
     }
 
     /// The pods on a node, decisions that are not written yet among them.
@@ -121,8 +129,11 @@ impl Cache {
 
     fn put(&mut self, key: &Key, pod: Arc<PodRow>, node: &str) {
         let state = self.nodes.entry(node.to_owned()).or_default();
-        state.pods.insert(key.clone(), pod);
-        state.recount();
+        // A pod that was not there only adds to the sums.
+        match state.pods.insert(key.clone(), pod.clone()) {
+            None => state.usage.add(&pod),
+            Some(_) => state.recount(),
+        }
         self.places.insert(key.clone(), node.to_owned());
     }
 

@@ -6,12 +6,17 @@ use std::collections::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm};
 
 use super::{
-    cache::Usage,
-    place::{Refusal, is_repelled, suits},
+    place::{Candidate, Refusal, is_repelled, suits},
+    profile::Plugin,
     rows::{NodeRow, PodRow},
-    world::Spaces,
+    score::MAX,
+    world::{Spaces, World},
 };
 use kube_rules::{Labels, Selector};
+
+/// The label whose values are single nodes: pods are counted per node without a table (upstream: `LabelHostname`).
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// A term of a required affinity or anti-affinity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,14 +48,13 @@ impl Term {
     }
 }
 
-/// How much the required affinity of placed pods counts for a pod that matches it (upstream: `hardPodAffinityWeight`).
-const REQUIRED_WEIGHT: i64 = 1;
-
 /// A spread constraint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Spread {
     selector: Selector,
     topology: String,
+    /// It keeps pods pending; otherwise it only prefers nodes.
+    hard: bool,
     max_skew: i64,
     min_domains: usize,
     /// Whether nodes count that the pod does not ask for, or that repel it.
@@ -64,13 +68,37 @@ impl Spread {
         (self.unasked || suits(pod, name, node)) && (self.repelling || !is_repelled(pod, node))
     }
 
-    fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Self {
+    /// Upstream's constraints of pods without any (`systemDefaultConstraints`).
+    fn defaults() -> [Self; 2] {
+        [(HOSTNAME, 3), (ZONE, 5)].map(|(topology, max_skew)| Self {
+            selector: Selector::nothing(),
+            topology: topology.to_owned(),
+            hard: false,
+            max_skew,
+            min_domains: 1,
+            unasked: false,
+            repelling: true,
+        })
+    }
+
+    /// How many pods of a node it counts.
+    fn members(&self, pod: &PodRow, members: &[std::sync::Arc<PodRow>]) -> i64 {
+        // Upstream: a selector that matches everything counts nothing.
+        if self.selector.is_empty() {
+            return 0;
+        }
+        let matching = members.iter().filter(|other| !other.deleting && other.ns == pod.ns && self.selector.matches(&other.labels));
+        i64::try_from(matching.count()).unwrap_or(i64::MAX)
+    }
+
+    pub fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Self {
         let selector = Selector::optional(constraint.label_selector.as_ref());
         let keys = constraint.match_label_keys.iter().flatten();
         let same: Labels = keys.filter_map(|key| labels.get(key).map(|value| (key.clone(), value.clone()))).collect();
         Self {
             selector: selector.and(Selector::from_labels(&same)),
             topology: constraint.topology_key.clone(),
+            hard: constraint.when_unsatisfiable == "DoNotSchedule",
             max_skew: constraint.max_skew.into(),
             min_domains: constraint.min_domains.and_then(|least| least.try_into().ok()).unwrap_or(1),
             unasked: constraint.node_affinity_policy.as_deref() == Some("Ignore"),
@@ -87,8 +115,6 @@ pub(super) struct Rules {
     spread: Vec<Spread>,
     /// Preferred neighbours, with weights; those to be avoided have negative ones.
     likes: Vec<(i64, Term)>,
-    /// Spread constraints that only prefer.
-    soft_spread: Vec<Spread>,
 }
 
 impl Rules {
@@ -109,23 +135,20 @@ impl Rules {
             affinity.and_then(|all| all.pod_affinity.as_ref()).and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref());
         let avoided =
             affinity.and_then(|all| all.pod_anti_affinity.as_ref()).and_then(|one| one.preferred_during_scheduling_ignored_during_execution.as_ref());
-        let (hard, soft): (Vec<_>, Vec<_>) =
-            spec.topology_spread_constraints.iter().flatten().partition(|one| one.when_unsatisfiable == "DoNotSchedule");
-        let spread = |all: Vec<&TopologySpreadConstraint>| all.into_iter().map(|one| Spread::new(one, &labels)).collect();
-        Self {
-            near: compile(near),
-            apart: compile(apart),
-            spread: spread(hard),
-            likes: [weigh(preferred, 1), weigh(avoided, -1)].concat(),
-            soft_spread: spread(soft),
-        }
+        let spread = spec.topology_spread_constraints.iter().flatten().map(|one| Spread::new(one, &labels));
+        Self { near: compile(near), apart: compile(apart), spread: spread.collect(), likes: [weigh(preferred, 1), weigh(avoided, -1)].concat() }
     }
 }
 
 impl Rules {
     /// Whether the pod can only be where certain others are.
     pub fn wants_company(&self) -> bool {
-        !self.near.is_empty()
+        !self.near.is_empty() || !self.spread.is_empty()
+    }
+
+    /// Whether the pod says nothing about how it is to be spread.
+    pub fn spreads_by_default(&self) -> bool {
+        self.spread.is_empty()
     }
 }
 
@@ -141,46 +164,54 @@ pub(super) struct Neighbours {
     apart: Vec<Domains>,
     /// Labels of nodes near which placed pods do not want it.
     unwanted: HashSet<(String, String)>,
+    /// The spread constraints that keep it away, and their counts.
+    hard: Vec<Spread>,
     spread: Vec<Domains>,
+    /// Those that only prefer.
+    soft: Vec<Spread>,
+    /// Nodes that lack one of the labels of `soft` have no score; otherwise a missing label only does not count.
+    needs_all_labels: bool,
     /// How much nodes with a label are preferred for the pods near them.
     liking: HashMap<(String, String), i64>,
-    soft_spread: Vec<Domains>,
 }
 
 impl Neighbours {
     /// Looks at every placed pod once.
-    pub fn of<'a>(pod: &PodRow, spaces: &Spaces, nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)>) -> Self {
+    pub fn of<'a>(pod: &PodRow, world: &World, nodes: impl Iterator<Item = Candidate<'a>>) -> Self {
         let rules = &pod.rules;
+        let spread = if rules.spread.is_empty() { world.spread_defaults() } else { rules.spread.clone() };
+        let (hard, soft): (Vec<_>, Vec<_>) = spread.into_iter().partition(|one| one.hard);
+        let hard = if world.profile.has(Plugin::PodTopologySpread) { hard } else { Vec::new() };
         let mut all = Self {
             near: vec![Domains::new(); rules.near.len()],
             apart: vec![Domains::new(); rules.apart.len()],
-            spread: vec![Domains::new(); rules.spread.len()],
-            soft_spread: vec![Domains::new(); rules.soft_spread.len()],
+            spread: vec![Domains::new(); hard.len()],
+            hard,
+            soft,
+            needs_all_labels: !rules.spread.is_empty() || world.profile.spread_defaults.is_some(),
             ..Self::default()
         };
-        for (name, node, usage) in nodes {
-            all.add_node(pod, spaces, name, node, usage);
+        let theirs = !(world.profile.ignores_others_preferences && rules.likes.is_empty());
+        for candidate in nodes {
+            all.count_spread(pod, candidate);
+            all.count_company(pod, world, candidate, theirs);
         }
-        all.first = all.near.iter().all(HashMap::is_empty) && rules.near.iter().all(|term| term.matches(pod, spaces));
+        all.first = all.near.iter().all(HashMap::is_empty) && rules.near.iter().all(|term| term.matches(pod, &world.spaces));
         all
     }
 
-    fn add_node(&mut self, pod: &PodRow, spaces: &Spaces, name: &str, node: &NodeRow, usage: &Usage) {
-        let rules = &pod.rules;
-        let labelled = rules.spread.iter().all(|one| node.labels.contains_key(&one.topology));
-        let members = |constraint: &Spread| {
-            let matching = usage.members.iter().filter(|other| other.ns == pod.ns && !other.deleting && constraint.selector.matches(&other.labels));
-            i64::try_from(matching.count()).unwrap_or(i64::MAX)
-        };
-        for (constraint, domains) in rules.spread.iter().zip(&mut self.spread).filter(|(one, _)| labelled && one.counts(pod, name, node)) {
+    fn count_spread(&mut self, pod: &PodRow, (name, node, usage): Candidate<'_>) {
+        if !self.hard.iter().all(|one| node.labels.contains_key(&one.topology)) {
+            return;
+        }
+        for (constraint, domains) in self.hard.iter().zip(&mut self.spread).filter(|(one, _)| one.counts(pod, name, node)) {
             // An empty domain counts too: it is the one with the fewest pods.
-            *domains.entry(node.labels[&constraint.topology].clone()).or_default() += members(constraint);
+            *domains.entry(node.labels[&constraint.topology].clone()).or_default() += constraint.members(pod, &usage.members);
         }
-        for (constraint, domains) in rules.soft_spread.iter().zip(&mut self.soft_spread).filter(|(one, _)| one.counts(pod, name, node)) {
-            if let Some(value) = node.labels.get(&constraint.topology) {
-                *domains.entry(value.clone()).or_default() += members(constraint);
-            }
-        }
+    }
+
+    fn count_company(&mut self, pod: &PodRow, world: &World, (_, node, usage): Candidate<'_>, with_preferences: bool) {
+        let (rules, spaces) = (&pod.rules, &world.spaces);
         for other in &usage.members {
             if !rules.near.is_empty() && rules.near.iter().all(|term| term.matches(other, spaces)) {
                 count(&rules.near, &mut self.near, node, |_| true);
@@ -191,9 +222,13 @@ impl Neighbours {
                     self.unwanted.insert((term.topology.clone(), value.clone()));
                 }
             }
+            if !with_preferences {
+                continue;
+            }
+            let required = world.profile.hard_affinity_weight;
             let preferred = rules.likes.iter().filter(|(_, term)| term.matches(other, spaces)).map(|(weight, term)| (*weight, term));
             let theirs = other.rules.likes.iter().filter(|(_, term)| term.matches(pod, spaces)).map(|(weight, term)| (*weight, term));
-            let firm = other.rules.near.iter().filter(|term| term.matches(pod, spaces)).map(|term| (REQUIRED_WEIGHT, term));
+            let firm = other.rules.near.iter().filter(|term| required > 0 && term.matches(pod, spaces)).map(|term| (required, term));
             for (weight, term) in preferred.chain(theirs).chain(firm) {
                 if let Some(value) = node.labels.get(&term.topology) {
                     *self.liking.entry((term.topology.clone(), value.clone())).or_default() += weight;
@@ -202,53 +237,78 @@ impl Neighbours {
         }
     }
 
-    /// Why a node cannot take the pod because of its neighbours.
-    pub fn refuse(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {
-        self.refuse_spread(pod, node).or_else(|| self.refuse_affinity(pod, node))
-    }
-
-    /// Whether the pod says itself how it wants to be spread.
-    pub fn spreads(&self) -> bool {
-        !self.soft_spread.is_empty()
-    }
-
-    /// 0 to 100 a node: how much the pod and its neighbours like each other.
-    #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
-    pub fn company_scores<'a>(&self, nodes: impl Iterator<Item = &'a NodeRow>) -> Vec<f64> {
+    /// How much the pod and its neighbours like each other, for each node.
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "scores are shares of 100")]
+    pub fn company_scores<'a>(&self, nodes: impl Iterator<Item = &'a NodeRow>) -> Vec<i64> {
         let liking = |node: &NodeRow| self.liking.iter().filter(|((key, value), _)| node.labels.get(key) == Some(value)).map(|(_, sum)| *sum).sum();
         let sums: Vec<i64> = nodes.map(liking).collect();
         let (least, most) = (sums.iter().copied().min().unwrap_or_default(), sums.iter().copied().max().unwrap_or_default());
-        sums.into_iter().map(|sum| if most > least { 100.0 * (sum - least) as f64 / (most - least) as f64 } else { 0.0 }).collect()
+        let share = |sum: i64| if most > least { (MAX as f64 * ((sum - least) as f64 / (most - least) as f64)) as i64 } else { 0 };
+        sums.into_iter().map(share).collect()
     }
 
-    /// 0 to 100 a node: how well it keeps the pod's like apart; a node without the labels is the last choice.
-    #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
-    pub fn spread_scores<'a>(&self, pod: &PodRow, nodes: impl Iterator<Item = &'a NodeRow>) -> Vec<f64> {
-        if !self.spreads() {
-            return nodes.map(|_| 0.0).collect();
+    /// How well each of the `fitting` nodes keeps the pod's like apart; a node without the labels is the last choice.
+    pub fn spread_scores<'a>(&self, pod: &PodRow, nodes: impl Iterator<Item = Candidate<'a>>, fitting: &[Candidate<'a>]) -> Vec<i64> {
+        if self.soft.is_empty() {
+            return vec![0; fitting.len()];
         }
-        let crowd = |node: &NodeRow| -> Option<f64> {
-            let constraints = pod.rules.soft_spread.iter().zip(&self.soft_spread);
-            constraints
-                .map(|(constraint, domains)| {
-                    let count = domains.get(node.labels.get(&constraint.topology)?).copied().unwrap_or_default();
-                    Some(count as f64 * (domains.len() as f64 + 2.0).ln() + (constraint.max_skew - 1) as f64)
-                })
-                .sum()
+        let qualifies = |node: &NodeRow| !self.needs_all_labels || self.soft.iter().all(|one| node.labels.contains_key(&one.topology));
+        let counts = self.soft_counts(pod, nodes.filter(|(_, node, _)| qualifies(node)), fitting.iter().filter(|(_, node, _)| qualifies(node)));
+        let qualified = fitting.iter().filter(|(_, node, _)| qualifies(node)).count();
+        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's arithmetic")]
+        let crowd = |(_, node, usage): &Candidate<'_>| -> i64 {
+            let mut sum = 0.0;
+            for (constraint, domains) in self.soft.iter().zip(&counts) {
+                let Some(value) = node.labels.get(&constraint.topology) else { continue };
+                let (count, size) = match constraint.topology == HOSTNAME {
+                    true => (constraint.members(pod, &usage.members), qualified),
+                    false => (domains.get(value.as_str()).copied().unwrap_or_default(), domains.len()),
+                };
+                sum += count as f64 * (size as f64 + 2.0).ln() + (constraint.max_skew - 1) as f64;
+            }
+            sum.round() as i64
         };
-        let crowds: Vec<Option<f64>> = nodes.map(crowd).collect();
+        let crowds: Vec<Option<i64>> = fitting.iter().map(|one| qualifies(one.1).then(|| crowd(one))).collect();
         let known = || crowds.iter().flatten().copied();
-        let (least, most) = (known().fold(f64::INFINITY, f64::min), known().fold(0.0, f64::max));
-        let score = |crowd: Option<f64>| match crowd {
-            Some(crowd) if most > 0.0 => 100.0 * (most + least - crowd) / most,
-            Some(_) => 100.0,
-            None => 0.0,
+        let (least, most) = (known().min().unwrap_or_default(), known().max().unwrap_or_default());
+        let score = |crowd: Option<i64>| match crowd {
+            Some(_) if most == 0 => MAX,
+            Some(crowd) => MAX * (most + least - crowd) / most,
+            None => 0,
         };
         crowds.into_iter().map(score).collect()
     }
 
-    fn refuse_spread(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {
-        for (constraint, domains) in pod.rules.spread.iter().zip(&self.spread) {
+    /// Pods by domain for each soft constraint, in the domains of the nodes that fit; a node without the label is in the domain of no name.
+    fn soft_counts<'a, 'f>(
+        &self,
+        pod: &PodRow,
+        nodes: impl Iterator<Item = Candidate<'a>>,
+        fitting: impl Iterator<Item = &'f Candidate<'a>>,
+    ) -> Vec<HashMap<&'a str, i64>>
+    where
+        'a: 'f,
+    {
+        let value = |one: &Spread, node: &'a NodeRow| node.labels.get(&one.topology).map_or("", String::as_str);
+        let mut counts: Vec<HashMap<&str, i64>> = vec![HashMap::new(); self.soft.len()];
+        for (_, node, _) in fitting {
+            for (constraint, domains) in self.soft.iter().zip(&mut counts).filter(|(one, _)| one.topology != HOSTNAME) {
+                domains.entry(value(constraint, node)).or_default();
+            }
+        }
+        for (name, node, usage) in nodes {
+            for (constraint, domains) in self.soft.iter().zip(&mut counts).filter(|(one, _)| one.counts(pod, name, node)) {
+                if let Some(count) = domains.get_mut(value(constraint, node)) {
+                    *count += constraint.members(pod, &usage.members);
+                }
+            }
+        }
+        counts
+    }
+
+    /// Why a node cannot take the pod because of its spread constraints.
+    pub fn refuse_spread(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {
+        for (constraint, domains) in self.hard.iter().zip(&self.spread) {
             let Some(value) = node.labels.get(&constraint.topology) else {
                 return Some(Refusal::hopeless("node(s) didn't match pod topology spread constraints (missing required label)"));
             };
@@ -261,7 +321,8 @@ impl Neighbours {
         None
     }
 
-    fn refuse_affinity(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {
+    /// Why a node cannot take the pod because of other pods' affinity and its own.
+    pub fn refuse_affinity(&self, pod: &PodRow, node: &NodeRow) -> Option<Refusal> {
         let has = |term: &Term, domains: &Domains| node.labels.get(&term.topology).is_some_and(|value| domains.contains_key(value));
         let labelled = pod.rules.near.iter().all(|term| node.labels.contains_key(&term.topology));
         let near = pod.rules.near.iter().zip(&self.near).all(|(term, domains)| has(term, domains));
@@ -277,6 +338,12 @@ impl Neighbours {
         }
         None
     }
+}
+
+/// The constraints of a pod that says nothing: the profile's, else upstream's own, for the pods that `selector` selects.
+pub(super) fn default_spread(of_profile: Option<&Vec<Spread>>, selector: &Selector) -> Vec<Spread> {
+    let all = of_profile.cloned().unwrap_or_else(|| Spread::defaults().into());
+    all.into_iter().map(|one| Spread { selector: selector.clone(), ..one }).collect()
 }
 
 fn count(terms: &[Term], domains: &mut [Domains], node: &NodeRow, matches: impl Fn(&Term) -> bool) {

@@ -167,3 +167,43 @@ fn spread_counts_nodes_by_its_inclusion_policies() {
     let all = web(json!({"nodeAffinityPolicy": "Ignore"}));
     assert_eq!(places(&mut cluster(&nodes), &[all.clone(), all])[1].split(": ").next(), Some("0/2 nodes are available"), "it does now");
 }
+
+#[test]
+fn default_constraints_spread_pods_by_host_and_zone() {
+    let zone = "topology.kubernetes.io/zone";
+    let mut cache = Cache::default();
+    for (name, place) in [("a", "one"), ("b", "one"), ("c", "two")] {
+        let labels = json!({"kubernetes.io/hostname": name, zone: place});
+        let node = json!({"metadata": {"labels": labels}, "status": {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"}}});
+        cache.set_node(name, Some(Arc::new(NodeRow::new(&serde_json::from_value::<Node>(node).unwrap()))));
+    }
+    let web = pod("web", json!({}));
+    let world = World { siblings: Selector::from_labels(&web.labels), ..World::default() };
+    for node in ["a", "a", "c"] {
+        cache.assume(&Key::new("shop", format!("web-{node}-{}", cache.nodes().map(|(_, _, usage)| usage.pods).sum::<i64>())), &web, node);
+    }
+    let fitting: Vec<_> = cache.nodes().collect();
+    let scores = Neighbours::of(&web, &world, cache.nodes()).spread_scores(&web, cache.nodes(), &fitting);
+    // Hosts: 2, 0, 1 pods times ln 5, plus 2; zones: 2 and 1 pods times ln 4, plus 4: 12, 9, 9.
+    assert_eq!(scores, [75, 100, 100]);
+    let silent = Neighbours::of(&web, &World::default(), cache.nodes()).spread_scores(&web, cache.nodes(), &fitting);
+    assert_eq!(silent, [0, 0, 0], "nothing selects the pod");
+}
+
+#[test]
+fn nodes_without_a_label_of_the_constraints_have_no_spread_score() {
+    let constraint = |key: &str| json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}});
+    let web = pod("web", json!({"topologySpreadConstraints": [constraint("zone"), constraint("kubernetes.io/hostname")]}));
+    let cache = cluster(&[("a", "one"), ("b", "")]);
+    let fitting: Vec<_> = cache.nodes().collect();
+    let scores = Neighbours::of(&web, &World::default(), cache.nodes()).spread_scores(&web, cache.nodes(), &fitting);
+    assert_eq!(scores, [100, 0]);
+}
+
+#[test]
+fn a_selector_of_everything_counts_nothing() {
+    let constraint = json!({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}});
+    let web = pod("web", json!({"topologySpreadConstraints": [constraint], "nodeSelector": {"kubernetes.io/hostname": "a"}}));
+    let placed_on = places(&mut cluster(&[("a", ""), ("b", "")]), &[web.clone(), web.clone(), web]);
+    assert_eq!(placed_on, ["a", "a", "a"]);
+}

@@ -1,17 +1,28 @@
-//! Placement: filters and scores nodes for one pod. Pure.
+//! Placement: filters nodes for one pod and takes the one with the best score. Pure.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use k8s_openapi::api::core::v1::Taint;
-use kube_rules::{requests, taints};
+use kube_rules::{HostPort, NodeSelector, requests, taints};
 
 use super::{
     cache::Usage,
     neighbours::Neighbours,
+    profile::{Plugin, Profile},
     rows::{NodeRow, PodRow},
+    score,
     volumes::{Step, Volumes},
-    world::{Spaces, World},
+    world::World,
 };
+
+/// A node by its name, with what its pods use.
+pub(super) type Candidate<'a> = (&'a str, &'a NodeRow, &'a Usage);
+
+/// Why removing the pods of a node that may go would not help, by the node's name.
+pub(super) type Attempts = BTreeMap<String, Vec<String>>;
 
 /// Why one node refuses a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +41,11 @@ impl Refusal {
     /// Several reasons that no other pod has to do with.
     pub fn all_hopeless(reasons: &[&str]) -> Self {
         Self { reasons: reasons.iter().map(|&reason| reason.to_owned()).collect(), curable: false }
+    }
+
+    /// The reasons alone.
+    pub fn into_reasons(self) -> Vec<String> {
+        self.reasons
     }
 
     /// A reason that goes away with other pods.
@@ -53,6 +69,11 @@ impl Unfit {
         self.refusals.iter().filter(|(_, refusal)| refusal.curable).map(|(name, _)| name.as_str())
     }
 
+    /// Whether a node refuses the pod for a reason that no other pod has to do with.
+    pub fn is_hopeless(&self, node: &str) -> bool {
+        self.refusals.iter().any(|(name, refusal)| name == node && !refusal.curable)
+    }
+
     /// The reasons alone: others are making room.
     pub fn reasons(&self) -> String {
         let all = self.refusals.len();
@@ -70,19 +91,25 @@ impl Unfit {
     pub fn without_preemption(&self, why: &str) -> String {
         format!("{} no new claims to deallocate, preemption: {why}", self.reasons())
     }
+
+    /// The reasons, and why it does not help that others go.
+    pub fn despite_preemption(&self, attempts: &Attempts) -> String {
+        let all = self.refusals.len();
+        if all == 0 {
+            return self.reasons();
+        }
+        let preemption = histogram(self.refusals.iter().flat_map(|(name, refusal)| match (refusal.curable, attempts.get(name)) {
+            (true, Some(reasons)) => reasons.iter().map(String::as_str).collect(),
+            (true, None) => vec!["No preemption victims found for incoming pod"],
+            (false, _) => vec!["Preemption is not helpful for scheduling"],
+        }));
+        self.without_preemption(&format!("0/{all} nodes are available: {preemption}."))
+    }
 }
 
 impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = self.refusals.len();
-        if all == 0 {
-            return f.write_str(&self.reasons());
-        }
-        let preemption = histogram(self.refusals.iter().map(|(_, refusal)| match refusal.curable {
-            true => "No preemption victims found for incoming pod",
-            false => "Preemption is not helpful for scheduling",
-        }));
-        f.write_str(&self.without_preemption(&format!("0/{all} nodes are available: {preemption}.")))
+        f.write_str(&self.despite_preemption(&Attempts::new()))
     }
 }
 
@@ -98,79 +125,93 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// The best node for `pod`, whose claims are among `world`, and the writes that its claims need there.
-pub(super) fn place<'a>(
-    pod: &PodRow,
-    world: &World,
-    nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
-) -> Result<(String, Vec<Step>), Unfit> {
-    let volumes = Volumes::of(pod, world).map_err(|reason| {
+pub(super) fn place<'a>(pod: &PodRow, world: &World, nodes: impl Iterator<Item = Candidate<'a>> + Clone) -> Result<(String, Vec<Step>), Unfit> {
+    let everywhere = |reason: String| {
         let refusals = nodes.clone().map(|(name, ..)| (name.to_owned(), Refusal::hopeless(&reason))).collect();
         Unfit { refusals, overall: Some(reason) }
-    })?;
+    };
+    let trial = Trial::of(pod, world, nodes.clone()).map_err(everywhere)?;
     let mut refusals = Vec::new();
     let mut fitting = Vec::new();
-    let neighbours = Neighbours::of(pod, &world.spaces, nodes.clone());
-    let contended = volumes.are_contended(pod, nodes.clone());
-    for (name, node, usage) in nodes {
-        match first_refusal(pod, &volumes, contended, &neighbours, (name, node, usage)) {
-            None => fitting.push((name, node, usage)),
-            Some(refusal) => refusals.push((name.to_owned(), refusal)),
+    for candidate in nodes.clone() {
+        match trial.refusal(candidate) {
+            None => fitting.push(candidate),
+            Some(refusal) => refusals.push((candidate.0.to_owned(), refusal)),
         }
     }
-    let scores = score(pod, &neighbours, &fitting);
+    let chosen = |(name, node, _): Candidate<'_>| (name.to_owned(), trial.volumes.steps(name, node).unwrap_or_default());
+    // The node where others made room for it is its node, whatever else has become free.
+    if let Some(nominated) = fitting.iter().find(|(name, ..)| pod.nominated.as_deref() == Some(name)) {
+        return Ok(chosen(*nominated));
+    }
+    let scores = score::scores(pod, world, &trial.neighbours, nodes, &fitting);
     // Among equals the emptier node, then the first by name, so that the same state of the cluster gives the same decision.
     let best = fitting
         .iter()
         .zip(scores)
-        .max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| a_score.total_cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name)));
-    match best {
-        Some(((name, node, _), _)) => Ok(((*name).to_owned(), volumes.steps(name, node).unwrap_or_default())),
-        None => Err(Unfit { refusals, overall: None }),
-    }
+        .max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| a_score.cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name)));
+    best.map(|(candidate, _)| chosen(*candidate)).ok_or(Unfit { refusals, overall: None })
 }
 
-/// Why one node refuses a pod whose claims are `volumes`, given all nodes as they would be.
-pub(super) fn refusal<'a>(
-    pod: &PodRow,
-    volumes: &Volumes<'_>,
-    spaces: &Spaces,
-    nodes: impl Iterator<Item = (&'a str, &'a NodeRow, &'a Usage)> + Clone,
-    one: (&str, &NodeRow, &Usage),
-) -> Option<Refusal> {
-    first_refusal(pod, volumes, volumes.are_contended(pod, nodes.clone()), &Neighbours::of(pod, spaces, nodes), one)
-}
-
-fn first_refusal(
-    pod: &PodRow,
-    volumes: &Volumes<'_>,
+/// What is computed once for a pod and a state of the nodes, before each node is looked at.
+pub(super) struct Trial<'a> {
+    pod: &'a PodRow,
+    profile: &'a Profile,
+    volumes: Volumes<'a>,
     contended: bool,
-    neighbours: &Neighbours,
-    (name, node, usage): (&str, &NodeRow, &Usage),
-) -> Option<Refusal> {
-    let taken = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-    filter(pod, name, node, usage)
-        .or_else(|| contended.then(|| Refusal::curable(taken)))
-        .or_else(|| volumes.refuse(name, node))
-        .or_else(|| neighbours.refuse(pod, node))
+    neighbours: Neighbours,
+    /// The only nodes that the pod's affinity names, if it names nodes.
+    named: Option<BTreeSet<&'a str>>,
 }
 
-/// The first plug-in's refusal, in upstream's order.
-fn filter(pod: &PodRow, name: &str, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
-    let hopeless = |reason: &str| Some(Refusal::hopeless(reason));
-    let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
-    if node.unschedulable && !taints::is_tolerated(&cordon, &pod.tolerations) {
-        return hopeless("node(s) were unschedulable");
+impl<'a> Trial<'a> {
+    /// The error is why the pod fits nowhere, whatever the nodes are.
+    pub fn of<'n>(pod: &'a PodRow, world: &'a World, nodes: impl Iterator<Item = Candidate<'n>> + Clone) -> Result<Self, String> {
+        let profile = world.profile.as_ref();
+        let named = pod.node_affinity.required.as_ref().filter(|_| profile.has(Plugin::NodeAffinity)).and_then(NodeSelector::names);
+        if named.as_ref().is_some_and(BTreeSet::is_empty) {
+            return Err("pod affinity terms conflict".to_owned());
+        }
+        let volumes = Volumes::of(pod, world)?;
+        let contended = volumes.are_contended(pod, nodes.clone());
+        Ok(Self { pod, profile, volumes, contended, neighbours: Neighbours::of(pod, world, nodes), named })
     }
-    if is_repelled(pod, node) {
-        return hopeless("node(s) had untolerated taint(s)");
+
+    /// The first plug-in's refusal, in upstream's order.
+    pub fn refusal(&self, candidate: Candidate<'_>) -> Option<Refusal> {
+        let (name, node, usage) = candidate;
+        let (pod, has) = (self.pod, |plugin| self.profile.has(plugin));
+        let hopeless = |reason: &str| Some(Refusal::hopeless(reason));
+        if self.named.as_ref().is_some_and(|named| !named.contains(name)) {
+            return hopeless("node(s) didn't satisfy plugin(s) [NodeAffinity]");
+        }
+        let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
+        if has(Plugin::NodeUnschedulable) && node.unschedulable && !taints::is_tolerated(&cordon, &pod.tolerations) {
+            return hopeless("node(s) were unschedulable");
+        }
+        if has(Plugin::TaintToleration) && is_repelled(pod, node) {
+            return hopeless("node(s) had untolerated taint(s)");
+        }
+        if has(Plugin::NodeAffinity) {
+            if self.profile.added_affinity.as_ref().is_some_and(|added| !added.matches(name, &node.labels)) {
+                return hopeless("node(s) didn't match scheduler-enforced node affinity");
+            }
+            if !suits(pod, name, node) {
+                return hopeless("node(s) didn't match Pod's node affinity/selector");
+            }
+        }
+        let taken = |port: &HostPort| usage.ports.iter().any(|taken| port.conflicts_with(taken));
+        if has(Plugin::NodePorts) && pod.ports.iter().any(taken) {
+            return Some(Refusal::curable("node(s) didn't have free ports for the requested pod ports"));
+        }
+        let crowded = if has(Plugin::NodeResourcesFit) { fit(pod, self.profile, node, usage) } else { None };
+        let in_use = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+        crowded
+            .or_else(|| self.contended.then(|| Refusal::curable(in_use)))
+            .or_else(|| self.volumes.refuse(pod, candidate))
+            .or_else(|| self.neighbours.refuse_spread(pod, node))
+            .or_else(|| if has(Plugin::InterPodAffinity) { self.neighbours.refuse_affinity(pod, node) } else { None })
     }
-    if !suits(pod, name, node) {
-        return hopeless("node(s) didn't match Pod's node affinity/selector");
-    }
-    if pod.ports.iter().any(|port| usage.ports.iter().any(|taken| port.conflicts_with(taken))) {
-        return Some(Refusal::curable("node(s) didn't have free ports for the requested pod ports"));
-    }
-    fit(pod, node, usage)
 }
 
 /// Whether a taint of the node keeps the pod away.
@@ -184,74 +225,22 @@ pub(super) fn suits(pod: &PodRow, name: &str, node: &NodeRow) -> bool {
 }
 
 /// Whether the node's resources suffice; each shortage is a reason.
-fn fit(pod: &PodRow, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
+fn fit(pod: &PodRow, profile: &Profile, node: &NodeRow, usage: &Usage) -> Option<Refusal> {
     let (mut reasons, mut curable) = (Vec::new(), true);
-    let most = node.allocatable.get("pods").copied().unwrap_or_default();
-    if usage.pods + 1 > most {
+    if usage.pods + 1 > node.allocatable.get("pods").copied().unwrap_or_default() {
         reasons.push("Too many pods".to_owned());
-        curable &= most > 0;
     }
+    let ignored = |name: &str| {
+        let group = name.split_once('/').map(|(group, _)| group);
+        profile.ignored_resources.contains(name) || group.is_some_and(|group| profile.ignored_groups.contains(group))
+    };
     for shortage in requests::shortages(&pod.requests, &usage.requests, &node.allocatable) {
-        reasons.push(format!("Insufficient {}", shortage.name));
-        curable &= shortage.requested <= shortage.allocatable;
+        if !ignored(&shortage.name) {
+            reasons.push(format!("Insufficient {}", shortage.name));
+            curable &= shortage.requested <= shortage.allocatable;
+        }
     }
     (!reasons.is_empty()).then_some(Refusal { reasons, curable })
-}
-
-/// Upstream's weights of the default plug-ins.
-const TAINTS: f64 = 3.0;
-const AFFINITY: f64 = 2.0;
-const SPREAD: f64 = 2.0;
-const COMPANY: f64 = 2.0;
-
-/// One number a node; more is better.
-fn score(pod: &PodRow, neighbours: &Neighbours, nodes: &[(&str, &NodeRow, &Usage)]) -> Vec<f64> {
-    let disliked: Vec<f64> = nodes.iter().map(|(_, node, _)| unpreferred_taints(pod, node)).collect();
-    let preferred: Vec<f64> = nodes.iter().map(|(name, node, _)| preference(pod, name, node)).collect();
-    let siblings: Vec<f64> = nodes.iter().map(|(_, _, usage)| if neighbours.spreads() { 0.0 } else { sibling_count(pod, usage) }).collect();
-    let spread = neighbours.spread_scores(pod, nodes.iter().map(|(_, node, _)| *node));
-    let company = neighbours.company_scores(nodes.iter().map(|(_, node, _)| *node));
-    let largest = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let (most_disliked, most_preferred, most_siblings) = (largest(&disliked), largest(&preferred), largest(&siblings));
-    // Shares of the largest value, as upstream's DefaultNormalizeScore has them.
-    let share = |value: f64, most: f64| if most > 0.0 { 100.0 * value / most } else { 0.0 };
-    nodes
-        .iter()
-        .enumerate()
-        .map(|(index, (_, node, usage))| {
-            let (least, balanced) = allocation(pod, node, usage);
-            least + balanced + TAINTS * (100.0 - share(disliked[index], most_disliked)) + AFFINITY * share(preferred[index], most_preferred)
-                - SPREAD * share(siblings[index], most_siblings)
-                + SPREAD * spread[index]
-                + COMPANY * company[index]
-        })
-        .collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
-fn unpreferred_taints(pod: &PodRow, node: &NodeRow) -> f64 {
-    node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule" && !taints::is_tolerated(taint, &pod.tolerations)).count() as f64
-}
-
-fn preference(pod: &PodRow, name: &str, node: &NodeRow) -> f64 {
-    pod.preferred.iter().filter(|(_, term)| term.matches(name, &node.labels)).map(|(weight, _)| f64::from(*weight)).sum()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
-fn sibling_count(pod: &PodRow, usage: &Usage) -> f64 {
-    pod.owner.as_ref().and_then(|owner| usage.owners.get(owner)).copied().unwrap_or_default() as f64
-}
-
-/// How much stays free (LeastAllocated), and how evenly cpu and memory are used (BalancedAllocation).
-fn allocation(pod: &PodRow, node: &NodeRow, usage: &Usage) -> (f64, f64) {
-    #[expect(clippy::cast_precision_loss, reason = "scores are shares of 100")]
-    let used = |name: &str, amount: i64| match node.allocatable.get(name) {
-        Some(allocatable) if *allocatable > 0 => (amount as f64 / *allocatable as f64).min(1.0),
-        _ => 1.0,
-    };
-    let cpu = used("cpu", usage.weight.0 + pod.weight.0);
-    let memory = used("memory", usage.weight.1 + pod.weight.1);
-    (50.0 * (1.0 - cpu) + 50.0 * (1.0 - memory), 100.0 * (1.0 - (cpu - memory).abs() / 2.0))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 fn pod(change: impl FnOnce(&mut PodRow)) -> PodRow {
     let mut row = PodRow::new(&Pod::default());
-    row.weight = (100, 200 << 20);
+    row.weight = BTreeMap::from([("cpu".into(), 100), ("memory".into(), 200 << 20)]);
     change(&mut row);
     row
 }
@@ -156,20 +156,85 @@ fn pods_go_to_the_best_node() {
 
 #[test]
 fn siblings_are_spread_even_over_unequal_nodes() {
-    let mut cache = cluster(vec![
-        (
-            "big",
-            node("windows", |row| {
-                row.allocatable.insert("cpu".into(), 64_000);
-                row.allocatable.insert("memory".into(), 256 << 30);
-            }),
-        ),
-        ("small", node("windows", |_| {})),
-    ]);
-    let web = pod(|row| row.owner = Some("web".into()));
+    let host = |name: &str, cpu: i64, memory: i64| {
+        node("windows", |row| {
+            row.labels.insert("kubernetes.io/hostname".into(), name.into());
+            row.allocatable.extend([("cpu".into(), cpu), ("memory".into(), memory)]);
+        })
+    };
+    let mut cache = cluster(vec![("big", host("big", 64_000, 256 << 30)), ("small", host("small", 8000, 16 << 30))]);
+    let web = pod(|row| row.labels = Labels::from([("app".into(), "web".into())]));
+    let world = World { siblings: Selector::from_labels(&web.labels), ..World::default() };
     for index in 0..6 {
-        let node = choose(&web, &cache).unwrap();
+        let (node, _) = place(&web, &world, cache.nodes()).unwrap();
         cache.assume(&Key::new("a", format!("web-{index}")), &web, &node);
     }
     assert_eq!(cache.nodes().map(|(_, _, usage)| usage.pods).collect::<Vec<_>>(), [3, 3]);
+}
+
+#[test]
+fn affinity_for_named_nodes_is_judged_as_upstream() {
+    let named = |names: &[&str]| {
+        let fields = names.iter().map(|name| NodeSelectorRequirement {
+            key: "metadata.name".into(),
+            operator: "In".into(),
+            values: Some(vec![(*name).into()]),
+        });
+        let term = NodeTerm::new(&NodeSelectorTerm { match_expressions: None, match_fields: Some(fields.collect()) });
+        pod(|row| {
+            row.node_affinity.required = Some(vec![term].into());
+            row.requests = BTreeMap::from([("cpu".into(), 9000)]);
+        })
+    };
+    assert_eq!(
+        choose(&named(&["win01"]), &three()).unwrap_err().to_string(),
+        "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) didn't satisfy plugin(s) [NodeAffinity]. no new claims to deallocate, \
+         preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+    );
+    assert_eq!(
+        choose(&named(&["win01", "win02"]), &three()).unwrap_err().to_string(),
+        "0/3 nodes are available: pod affinity terms conflict. no new claims to deallocate, \
+         preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+    );
+}
+
+#[test]
+fn a_nominated_node_that_fits_is_taken() {
+    let waiting = pod(|row| row.nominated = Some("win02".into()));
+    assert_eq!(choose(&waiting, &three()).as_deref(), Ok("win02"));
+    let elsewhere = pod(|row| {
+        row.nominated = Some("win02".into());
+        row.node_affinity.selector = on("linux");
+    });
+    assert_eq!(choose(&elsewhere, &three()).as_deref(), Ok("lin01"));
+}
+
+#[test]
+fn profiles_leave_out_plug_ins() {
+    let cache = cluster(vec![("a", node("linux", |row| row.taints.push(taint("gpu", "NoSchedule"))))]);
+    let without = |plugin: Plugin| {
+        let mut profile = Profile::default();
+        profile.filters.remove(&plugin);
+        World { profile: Arc::new(profile), ..World::default() }
+    };
+    assert!(place(&pod(|_| {}), &without(Plugin::NodePorts), cache.nodes()).is_err());
+    assert!(place(&pod(|_| {}), &without(Plugin::TaintToleration), cache.nodes()).is_ok());
+    let large = pod(|row| row.requests = BTreeMap::from([("example.com/gpu".into(), 1)]));
+    let plain = cluster(vec![("a", node("linux", |_| {}))]);
+    let ignoring = |profile: Profile| World { profile: Arc::new(profile), ..World::default() };
+    assert!(place(&large, &World::default(), plain.nodes()).is_err());
+    let by_group = Profile { ignored_groups: ["example.com".to_owned()].into(), ..Profile::default() };
+    assert!(place(&large, &ignoring(by_group), plain.nodes()).is_ok());
+    let enforced = Profile {
+        added_affinity: Some(
+            vec![NodeTerm::new(&NodeSelectorTerm {
+                match_expressions: Some(vec![NodeSelectorRequirement { key: "tenant".into(), operator: "Exists".into(), values: None }]),
+                match_fields: None,
+            })]
+            .into(),
+        ),
+        ..Profile::default()
+    };
+    let why = place(&pod(|_| {}), &ignoring(enforced), plain.nodes()).unwrap_err().reasons();
+    assert_eq!(why, "0/1 nodes are available: 1 node(s) didn't match scheduler-enforced node affinity.");
 }

@@ -1,15 +1,14 @@
 //! Preemption: selects the pods that make room for one of higher priority. Pure (upstream: `pkg/scheduler/framework/preemption`, plug-in DefaultPreemption).
 
-use std::{cmp::Reverse, sync::Arc};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc};
 
 use cluster::Key;
 use jiff::Timestamp;
 
 use super::{
     cache::{Cache, Usage},
-    place::{Unfit, refusal},
+    place::{self, Attempts, Refusal, Unfit},
     rows::{NodeRow, PodRow},
-    volumes::Volumes,
     world::World,
 };
 use kube_rules::Selector;
@@ -23,6 +22,8 @@ pub(super) struct Budget {
     pub ns: String,
     pub selector: Selector,
     pub allowed: i64,
+    /// Pods whose eviction is counted already.
+    pub disrupted: BTreeSet<String>,
 }
 
 /// Pods that have to go from a node.
@@ -34,18 +35,22 @@ pub(super) struct Sacrifice {
 
 type Member = (Key, Arc<PodRow>);
 
-/// The least sacrifice that lets `pod` in, if it may ask for one and one helps. `unfit` is why it fits nowhere as things are.
-pub(super) fn sacrifice(pod: &PodRow, world: &World, cache: &Cache, budgets: &[Budget], unfit: &Unfit) -> Option<Sacrifice> {
-    let volumes = Volumes::of(pod, world).ok()?;
-    let names = unfit.curable_nodes().take(CANDIDATES);
-    let options = names.filter_map(|name| {
-        let (_, node, _) = cache.nodes().find(|(other, ..)| *other == name)?;
-        let trial = Trial { pod, volumes: &volumes, world, cache, name, node };
-        let (victims, violations) = trial.victims(budgets)?;
-        Some((rank(&victims, violations), name, victims))
-    });
-    let (_, name, victims) = options.min_by(|(a, a_name, _), (b, b_name, _)| a.cmp(b).then(a_name.cmp(b_name)))?;
-    Some(Sacrifice { node: name.to_owned(), victims: victims.into_iter().map(|(key, _)| key).collect() })
+/// The least sacrifice that lets `pod` in; otherwise why none helps, by node. `unfit` is why it fits nowhere as things are.
+pub(super) fn sacrifice(pod: &PodRow, world: &World, cache: &Cache, budgets: &[Budget], unfit: &Unfit) -> Result<Sacrifice, Attempts> {
+    let (mut options, mut attempts) = (Vec::new(), Attempts::new());
+    for name in unfit.curable_nodes() {
+        let Some(node) = cache.node(name) else { continue };
+        match (Trial { pod, world, cache, name, node }).victims(budgets) {
+            Ok((victims, violations)) => options.push((rank(&victims, violations), name, victims)),
+            Err(reasons) => _ = attempts.insert(name.to_owned(), reasons),
+        }
+        if options.len() == CANDIDATES {
+            break;
+        }
+    }
+    let best = options.into_iter().min_by(|(a, a_name, _), (b, b_name, _)| a.cmp(b).then(a_name.cmp(b_name)));
+    let (_, name, victims) = best.ok_or(attempts)?;
+    Ok(Sacrifice { node: name.to_owned(), victims: victims.into_iter().map(|(key, _)| key).collect() })
 }
 
 /// Less is better: broken budgets, the most important victim, their importance together, their number, and how long they have run.
@@ -58,7 +63,6 @@ fn rank(victims: &[Member], violations: usize) -> (usize, i32, i64, usize, Rever
 
 struct Trial<'a> {
     pod: &'a PodRow,
-    volumes: &'a Volumes<'a>,
     world: &'a World,
     cache: &'a Cache,
     name: &'a str,
@@ -66,15 +70,18 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// The pods that have to go from the node, and how many budgets that breaks; none if even all that may go would not help.
-    fn victims(&self, budgets: &[Budget]) -> Option<(Vec<Member>, usize)> {
+    /// The pods that have to go from the node, and how many budgets that breaks; the error is why it would not help if all went that may.
+    fn victims(&self, budgets: &[Budget]) -> Result<(Vec<Member>, usize), Vec<String>> {
         let (mut staying, mut going): (Vec<Member>, Vec<Member>) = (Vec::new(), Vec::new());
         for (key, row) in self.cache.members(self.name) {
             let list = if row.priority < self.pod.priority { &mut going } else { &mut staying };
             list.push((key.clone(), row.clone()));
         }
-        if going.is_empty() || !self.fits(&staying) {
-            return None;
+        if going.is_empty() {
+            return Err(vec!["No preemption victims found for incoming pod".to_owned()]);
+        }
+        if let Some(reasons) = self.reasons(&staying) {
+            return Err(reasons);
         }
         // Spared first: those whose budget would break, then the most important, then those that have run longest.
         going.sort_by_key(|(key, row)| (Reverse(row.priority), row.started, key.clone()));
@@ -84,21 +91,25 @@ impl Trial<'_> {
         for (candidates, breaks) in [(breaking, true), (free, false)] {
             for candidate in candidates {
                 staying.push(candidate);
-                if self.fits(&staying) {
+                if self.reasons(&staying).is_none() {
                     continue;
                 }
                 violations += usize::from(breaks);
                 victims.extend(staying.pop());
             }
         }
-        (!victims.is_empty()).then_some((victims, violations))
+        // Without victims the pod fits as things are: the nodes have changed meanwhile, and the next attempt sees it.
+        if victims.is_empty() { Err(vec!["No preemption victims found for incoming pod".to_owned()]) } else { Ok((victims, violations)) }
     }
 
-    /// Whether the pod fits on the node with only these others.
-    fn fits(&self, others: &[Member]) -> bool {
+    /// Why the pod does not fit on the node with only these others.
+    fn reasons(&self, others: &[Member]) -> Option<Vec<String>> {
         let usage = Usage::of(others.iter().map(|(_, row)| row));
         let nodes = self.cache.nodes().map(|(name, node, present)| (name, node, if name == self.name { &usage } else { present }));
-        refusal(self.pod, self.volumes, &self.world.spaces, nodes, (self.name, self.node, &usage)).is_none()
+        match place::Trial::of(self.pod, self.world, nodes) {
+            Ok(trial) => trial.refusal((self.name, self.node, &usage)).map(Refusal::into_reasons),
+            Err(reason) => Some(vec![reason]),
+        }
     }
 }
 
@@ -108,7 +119,8 @@ fn split(pods: Vec<Member>, budgets: &[Budget]) -> (Vec<Member>, Vec<Member>) {
     pods.into_iter().partition(|(key, row)| {
         let mut breaks = false;
         for (budget, left) in budgets.iter().zip(&mut left) {
-            if budget.ns == key.ns && budget.selector.matches(&row.labels) {
+            let counts = !budget.selector.is_empty() && !budget.disrupted.contains(&key.name);
+            if counts && budget.ns == key.ns && budget.selector.matches(&row.labels) {
                 *left -= 1;
                 breaks |= *left < 0;
             }

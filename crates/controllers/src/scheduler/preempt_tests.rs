@@ -33,7 +33,7 @@ fn cluster(nodes: &[(&str, &[Row<'_>])]) -> Cache {
     cache
 }
 
-fn orphaned_unplaced_and_surplus_pods_are_removed(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
+fn victims_for(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
     let storage = World::default();
     let unfit = place(pod, &storage, cache.nodes()).unwrap_err();
     sacrifice(pod, &storage, cache, budgets, &unfit).map_or("nobody".to_owned(), |found| {
@@ -53,19 +53,24 @@ fn pods_of_lowest_priority_make_room() {
         ("the node where fewer go", &[("n1", &[("a", 1, 2), ("b", 1, 2)]), ("n2", &[("c", 1, 4)])], 4, "c from n2"),
         ("only as many as needed", &[("n1", &[("a", 1, 1), ("b", 1, 1), ("c", 1, 2)])], 2, "c from n1"),
     ] {
-        assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, cpu), &cluster(nodes), &[]), expected, "{what}");
+        assert_eq!(victims_for(&pod(10, cpu), &cluster(nodes), &[]), expected, "{what}");
     }
 }
 
 #[test]
 fn budgets_are_honoured_where_possible() {
-    let budget =
-        |app: &str, allowed| Budget { ns: "a".into(), selector: Selector::from_labels(&Labels::from([("app".into(), app.into())])), allowed };
+    let budget = |app: &str, allowed| {
+        let selector = Selector::from_labels(&Labels::from([("app".into(), app.into())]));
+        Budget { ns: "a".into(), selector, allowed, disrupted: BTreeSet::new() }
+    };
     let nodes = cluster(&[("n1", &[("guarded", 1, 4)]), ("n2", &[("free", 5, 4)])]);
-    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, 4), &nodes, &[budget("guarded", 0)]), "free from n2");
-    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, 4), &nodes, &[budget("guarded", 1)]), "guarded from n1", "it may spare one");
+    assert_eq!(victims_for(&pod(10, 4), &nodes, &[budget("guarded", 0)]), "free from n2");
+    assert_eq!(victims_for(&pod(10, 4), &nodes, &[budget("guarded", 1)]), "guarded from n1", "it may spare one");
+    let mut counted = budget("guarded", 0);
+    counted.disrupted.insert("guarded".into());
+    assert_eq!(victims_for(&pod(10, 4), &nodes, &[counted]), "guarded from n1", "its eviction is counted already");
     let one = cluster(&[("n1", &[("guarded", 1, 2), ("free", 5, 2)])]);
-    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&pod(10, 2), &one, &[budget("guarded", 0)]), "free from n1", "on one node as well");
+    assert_eq!(victims_for(&pod(10, 2), &one, &[budget("guarded", 0)]), "free from n1", "on one node as well");
 }
 
 #[test]
@@ -78,5 +83,25 @@ fn preemption_frees_a_host_port() {
     cache.set_pod(&Key::new("a", "holder"), Some(&Arc::new(holder)));
     let mut wants = pod(10, 1);
     wants.ports = vec![port];
-    assert_eq!(orphaned_unplaced_and_surplus_pods_are_removed(&wants, &cache, &[]), "holder from n1");
+    assert_eq!(victims_for(&wants, &cache, &[]), "holder from n1");
+}
+
+#[test]
+fn refusals_say_why_preemption_does_not_help() {
+    let cache = cluster(&[("n1", &[("low", 1, 2), ("high", 20, 2)]), ("n2", &[("equal", 10, 4)]), ("n3", &[("low", 1, 4)])]);
+    let mut wants = pod(10, 4);
+    wants.node_affinity.selector = Selector::from_labels(&Labels::from([("absent".into(), "yes".into())]));
+    let world = World::default();
+    let unfit = place(&wants, &world, cache.nodes()).unwrap_err();
+    let attempts = sacrifice(&wants, &world, &cache, &[], &unfit).unwrap_err();
+    assert!(unfit.despite_preemption(&attempts).ends_with("preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."));
+    let cache = cluster(&[("n1", &[("low", 1, 2), ("high", 20, 2)]), ("n2", &[("equal", 10, 4)])]);
+    let wants = pod(10, 4);
+    let unfit = place(&wants, &world, cache.nodes()).unwrap_err();
+    let attempts = sacrifice(&wants, &world, &cache, &[], &unfit).unwrap_err();
+    assert_eq!(
+        unfit.despite_preemption(&attempts),
+        "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: 1 Insufficient cpu, \
+         1 No preemption victims found for incoming pod."
+    );
 }

@@ -124,7 +124,16 @@ pub(crate) struct VolumeRow {
     /// The node of a volume that the local provisioner made.
     pub node: Option<String>,
     pub host_path: Option<String>,
+    /// Its driver and what the driver calls it, if it is a CSI volume.
+    pub csi: Option<CsiSource>,
     pub phase: String,
+}
+
+/// A CSI volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CsiSource {
+    pub driver: String,
+    pub handle: String,
 }
 
 impl VolumeRow {
@@ -155,6 +164,7 @@ impl VolumeRow {
             provisioned_by: annotation(PROVISIONED_BY),
             node: annotation(super::local::NODE_ANNOTATION),
             host_path: spec.host_path.map(|source| source.path),
+            csi: spec.csi.map(|source| CsiSource { driver: source.driver, handle: source.volume_handle }),
             phase: volume.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default(),
         }
     }

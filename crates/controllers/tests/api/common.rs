@@ -94,7 +94,12 @@ impl Cluster {
         let client = self.component("system:kube-controller-manager");
         self.control.push(tokio::spawn(controllers::run_with(client, config, self.timing.clone(), self.shutdown.clone())));
         let client = self.component("system:kube-scheduler");
-        self.control.push(tokio::spawn(controllers::run_scheduler(client, self.api.clone(), self.shutdown.clone())));
+        self.control.push(tokio::spawn(controllers::run_scheduler(
+            client,
+            self.api.clone(),
+            controllers::SchedulerConfig::default(),
+            self.shutdown.clone(),
+        )));
     }
 
     /// Scales workloads, looking at each autoscaler once a `period`.

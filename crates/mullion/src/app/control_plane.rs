@@ -58,12 +58,13 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         root_ca_pem: ca_pem,
         load_balancer_cidr: args.load_balancer_cidr,
     };
+    let scheduler = scheduler_config(args.scheduler_config.as_deref())?;
     tokio::select! {
         () = controllers::run(manager(), controllers, shutdown.clone()) => {}
         () = controllers::run_autoscaler(manager(), api.clone(), controllers::AUTOSCALER_PERIOD, shutdown.clone()) => {}
         () = controllers::run_certificates(manager(), api.clone(), Arc::new(authority), shutdown.clone()) => {}
         () = controllers::run_local_volumes(manager(), api.clone(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
-        () = controllers::run_scheduler(client("system:kube-scheduler", &[]), api.clone(), shutdown.clone()) => {}
+        () = controllers::run_scheduler(client("system:kube-scheduler", &[]), api.clone(), scheduler, shutdown.clone()) => {}
         end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,
         end = node_ports::run(manager(), &api, args.ports_socket.clone()) => end.context("the node-port relay ended")?,
@@ -77,6 +78,16 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
 fn read(dir: &Path, name: &str) -> Result<String> {
     let path = dir.join(name);
     std::fs::read_to_string(&path).with_context(|| format!("reading {} failed", path.display()))
+}
+
+/// The scheduler's profiles from this file, if there is one.
+fn scheduler_config(path: Option<&Path>) -> Result<controllers::SchedulerConfig> {
+    let Some(path) = path else { return Ok(controllers::SchedulerConfig::default()) };
+    match std::fs::read_to_string(path) {
+        Ok(text) => controllers::SchedulerConfig::from_yaml(&text).with_context(|| format!("{} cannot be used", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(controllers::SchedulerConfig::default()),
+        Err(error) => Err(error).with_context(|| format!("reading {} failed", path.display())),
+    }
 }
 
 fn pair(dir: &Path, name: &str) -> Result<CertKey> {

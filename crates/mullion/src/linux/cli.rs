@@ -277,6 +277,9 @@ pub struct ControlPlaneArgs {
     /// Directory of the hosts' disks
     #[arg(long)]
     pub hosts_dir: PathBuf,
+    /// KubeSchedulerConfiguration of the scheduler; without the file, upstream's default
+    #[arg(long)]
+    pub scheduler_config: Option<PathBuf>,
     /// The supervisor's socket for ports of the real host
     #[arg(long)]
     pub ports_socket: PathBuf,

@@ -102,6 +102,7 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .path("pki-dir", dirs.dir.join("pki"))
         .path("store-dir", dirs.dir.join("store"))
         .path("hosts-dir", dirs.dir.join("hosts"))
+        .path("scheduler-config", dirs.dir.join("scheduler.yaml"))
         .opt("listen-fd", API_FD)
         .path("ports-socket", dirs.ports_socket())
         .opt("address", CONTROL_PLANE)
