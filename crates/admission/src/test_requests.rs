@@ -102,14 +102,14 @@ impl Cluster for FakeCluster {
         self.objects.iter().find(|(one, ..)| one == kind).map(|(_, namespaced, _)| *namespaced)
     }
 
-    fn object(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.objects(kind, namespace).into_iter().find(|object| crate::value::name(object) == name)
+    async fn object(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, String> {
+        Ok(self.objects(kind, namespace).await?.into_iter().find(|object| crate::value::name(object) == name))
     }
 
-    fn objects(&self, kind: &Kind, namespace: &str) -> Vec<Arc<Value>> {
+    async fn objects(&self, kind: &Kind, namespace: &str) -> Result<Vec<Arc<Value>>, String> {
         let is_there = |object: &Value| crate::value::text(object, &["metadata", "namespace"]) == namespace;
         let mine = self.objects.iter().filter(|(one, _, object)| one == kind && is_there(object));
-        mine.map(|(.., object)| Arc::new(object.clone())).collect()
+        Ok(mine.map(|(.., object)| Arc::new(object.clone())).collect())
     }
 
     fn merge(&self, _kind: &Kind, object: &Value, configuration: &Value) -> Result<Value, String> {

@@ -1,7 +1,7 @@
 //! Who owns which fields of an object (`metadata.managedFields`): the types of kinds in the schema tree, and the field manager of a
 //! request.
 
-use crate::kind::{FieldWriter, Kind, Part, Schema, WriteContext};
+use crate::kind::{Cluster, FieldWriter, Kind, Part, Schema, Set, WriteContext};
 use crate::kinds;
 use crate::object;
 use crate::schema::tree;
@@ -12,7 +12,10 @@ use kube_schema::openapi;
 use kube_schema::schema::{Schema as Tree, Type};
 use kube_schema::set::FieldSet;
 use serde_json::{Value, json};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Conversions for one write: each version that owns fields asks for a few.
+const MOST_CONVERSIONS: usize = 64;
 
 /// The type of the kind's objects, as clients see them.
 pub fn type_of(kind: &Kind) -> Type<'_> {
@@ -44,11 +47,77 @@ fn reset(kind: &Kind, part: Part) -> FieldSet {
     }
 }
 
+/// Objects in the other versions in which fields of theirs are owned. Field management is pure: what it lacks fails and is noted, is converted
+/// by [`Conversions::resolve`], and then the work begins anew.
+pub struct Conversions<'c> {
+    cluster: &'c Cluster,
+    kinds: Arc<Set>,
+    notes: Mutex<Notes>,
+}
+
+#[derive(Default)]
+struct Notes {
+    known: Vec<(Wanted, Result<Value, String>)>,
+    missing: Option<Wanted>,
+}
+
+/// An object, and the version that it is wanted in.
+type Wanted = (Value, String);
+
+impl<'c> Conversions<'c> {
+    /// Of the kinds that are served now.
+    pub fn new(cluster: &'c Cluster) -> Self {
+        Self { cluster, kinds: cluster.kinds.now(), notes: Mutex::default() }
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The object in a version, with its type there; none when the version is not served.
+    fn find(&self, kind: &Kind, object: &Value, version: &str) -> Result<Option<(Type<'_>, Value)>, String> {
+        let Some((_, name)) = version.split_once('/').filter(|(group, _)| *group == kind.group) else { return Ok(None) };
+        let Some(served) = self.kinds.find(&kind.group, name, &kind.plural) else { return Ok(None) };
+        let mut notes = self.notes();
+        match notes.known.iter().find(|((known, at), _)| at == version && known == object) {
+            Some((_, Ok(converted))) => Ok(Some((type_of(served), converted.clone()))),
+            Some((_, Err(why))) => Err(why.clone()),
+            None => {
+                notes.missing = Some((object.clone(), version.to_string()));
+                Err("a conversion is missing".to_string())
+            }
+        }
+    }
+
+    /// Converts what was missing. Whether there was something: then the work has to be done again.
+    pub async fn resolve(&self, kind: &Kind) -> Result<bool, ApiError> {
+        let Some((object, version)) = self.notes().missing.take() else { return Ok(false) };
+        if self.notes().known.len() >= MOST_CONVERSIONS {
+            return Err(ApiError::internal("the owners of fields use too many versions"));
+        }
+        let Some(versions) = kind.versions() else { return Ok(false) };
+        let converted = versions.convert(self.cluster, vec![object.clone()], &version).await;
+        let converted = converted.map(|objects| objects.into_iter().next().unwrap_or_default());
+        self.notes().known.push(((object, version), converted));
+        Ok(true)
+    }
+}
+
 /// Runs `work` with the field manager of a write; `stored` says which form of the object is written.
-fn with_manager<'k, T>(kind: &'k Kind, part: Part, writer: &FieldWriter, stored: bool, work: impl FnOnce(&FieldManager<'k, '_>) -> T) -> T {
+fn with_manager<'k, T>(
+    kind: &'k Kind,
+    part: Part,
+    writer: &FieldWriter,
+    stored: bool,
+    conversions: &'k Conversions<'_>,
+    work: impl FnOnce(&FieldManager<'k, '_>) -> T,
+) -> T {
     let stored_version = kind.stored_api_version();
     let own_version = kind.api_version();
     let convert = |object: &Value, version: &str| {
+        if kind.versions().is_some() {
+            return conversions.find(kind, object, version);
+        }
         Ok(match version {
             version if version == stored_version => Some((stored_type(kind), kind.incoming(object.clone()))),
             version if version == own_version => Some((type_of(kind), kind.outgoing(object.clone()))),
@@ -68,21 +137,36 @@ fn with_manager<'k, T>(kind: &'k Kind, part: Part, writer: &FieldWriter, stored:
 }
 
 /// Writes into a new object who owns its fields. Nobody owns what the server makes by itself.
-pub fn track_creation(kind: &Kind, context: &WriteContext, object: &mut Value) {
+pub fn track_creation(cluster: &Cluster, kind: &Kind, context: &WriteContext, object: &mut Value) {
     match &context.fields {
         Some(writer) if writer.applies => {}
-        Some(writer) => with_manager(kind, Part::Main, writer, true, |fields| fields.update(None, object, &writer.manager)),
+        Some(writer) => {
+            // Nothing is there yet, so nothing is owned in another version.
+            let conversions = Conversions::new(cluster);
+            with_manager(kind, Part::Main, writer, true, &conversions, |fields| fields.update(None, object, &writer.manager));
+        }
         None => drop(object::metadata(object).shift_remove("managedFields")),
     }
 }
 
 /// Writes into the new state of an object who owns its fields. The server's own writes leave that as it is.
-pub fn track_update(kind: &Kind, part: Part, context: &WriteContext, old: &Value, new: &mut Value) {
+pub async fn track_update(cluster: &Cluster, kind: &Kind, part: Part, context: &WriteContext, old: &Value, new: &mut Value) -> Result<(), ApiError> {
     match &context.fields {
         Some(writer) if writer.applies => {}
-        Some(writer) => with_manager(kind, part, writer, true, |fields| fields.update(Some(old), new, &writer.manager)),
+        Some(writer) => {
+            let conversions = Conversions::new(cluster);
+            loop {
+                let mut tracked = new.clone();
+                with_manager(kind, part, writer, true, &conversions, |fields| fields.update(Some(old), &mut tracked, &writer.manager));
+                if !conversions.resolve(kind).await? {
+                    *new = tracked;
+                    break;
+                }
+            }
+        }
         None => put_owners(new, owners(old)),
     }
+    Ok(())
 }
 
 /// An empty list of owners forgets them all. Decoding drops empty lists, so it becomes upstream's other way to say that: an empty entry.
@@ -127,8 +211,17 @@ pub fn keep_times(old: &Value, new: &mut Value) {
 }
 
 /// Applies a configuration to an object as clients of the kind see it; without one, to nothing.
-pub fn apply(kind: &Kind, part: Part, writer: &FieldWriter, live: Option<&Value>, config: &Value, force: bool) -> Result<Value, ApiError> {
-    with_manager(kind, part, writer, false, |fields| fields.apply(live, config, &writer.manager, force)).map_err(apply_error)
+/// Where owners use other versions, `conversions` may have to be resolved and the work repeated.
+pub fn apply(
+    kind: &Kind,
+    part: Part,
+    writer: &FieldWriter,
+    live: Option<&Value>,
+    config: &Value,
+    force: bool,
+    conversions: &Conversions<'_>,
+) -> Result<Value, ApiError> {
+    with_manager(kind, part, writer, false, conversions, |fields| fields.apply(live, config, &writer.manager, force)).map_err(apply_error)
 }
 
 /// Applies a configuration to a Scale.

@@ -25,11 +25,13 @@ mod registry;
 mod subresource;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 pub use crate::selectors::SelectableField;
 pub use attributes::{Attributes, Cluster, FieldWriter, Operation, Part, WriteContext};
 pub use registry::{Group, Kinds, Set};
 pub use subresource::{BodyKind, PartHooks, Route, ScalePaths, Subresource};
+pub use versions::Versions;
 
 use crate::names::Names;
 use crate::status::ApiError;
@@ -128,6 +130,8 @@ pub enum Storage {
     Own,
     /// The store, in the form of another version or group. Defaults, validation and strategy see the stored form.
     View(View),
+    /// The store, in one of several versions. Hooks see the version of the request.
+    Versioned(Arc<dyn Versions>),
     /// Nobody: a creation is answered at once.
     Review,
     /// Nobody: objects are computed when somebody asks.
@@ -253,7 +257,8 @@ impl Kind {
         if group.is_empty() { "core" } else { group }
     }
 
-    /// What stored objects say as `apiVersion`.
+    /// What objects say as `apiVersion` between the request and the store. Kinds of several versions are brought into that of the store only
+    /// when they are written.
     pub fn stored_api_version(&self) -> String {
         match &self.storage {
             Storage::View(view) => view.api_version.clone(),
@@ -296,6 +301,6 @@ impl Kind {
 
     /// Whether objects are in the store.
     pub fn is_stored(&self) -> bool {
-        matches!(self.storage, Storage::Own | Storage::View(_))
+        matches!(self.storage, Storage::Own | Storage::View(_) | Storage::Versioned(_))
     }
 }

@@ -7,11 +7,13 @@
 use crate::http::negotiate::Transform;
 use crate::kind::Kind;
 use crate::object;
+use crate::registry::Registry;
 use crate::registry::read::Selection;
 use crate::status::ApiError;
-use crate::store::{Change, Event, Store};
+use crate::store::{Change, Entry, Event, Store};
 use bytes::Bytes;
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -49,6 +51,8 @@ pub struct Request {
     pub transform: Transform,
     /// `includeObject` of Table rows.
     pub include_object: String,
+    /// Brings objects into the version of the kind; absent for kinds of one version.
+    pub registry: Option<Arc<Registry>>,
 }
 
 /// A running watch.
@@ -61,6 +65,8 @@ pub struct Watch {
     shutdown: tokio_util::sync::CancellationToken,
     deadline: Instant,
     next_bookmark: Instant,
+    /// The state that is still to be sent, of kinds of several versions.
+    state: VecDeque<Entry>,
     pending: Vec<u8>,
     ended: bool,
     headed: bool,
@@ -76,6 +82,7 @@ impl Watch {
             cursor: 0,
             deadline: now + request.timeout,
             next_bookmark: now + BOOKMARK_EVERY,
+            state: VecDeque::new(),
             pending: Vec::new(),
             ended: false,
             headed: false,
@@ -107,14 +114,67 @@ impl Watch {
     fn send_state(&mut self) {
         let (revision, entries) = self.store.list(&self.prefix);
         self.cursor = revision;
-        for (_, entry) in entries {
-            if self.request.selection.matches_bytes(&entry.bytes) {
-                self.push("ADDED", &entry.bytes);
-            }
+        if self.request.registry.is_some() {
+            self.state = entries.into_iter().map(|(_, entry)| entry).collect();
+        } else {
+            entries.iter().for_each(|(_, entry)| self.push_state(entry));
         }
+        if self.state.is_empty() {
+            self.end_state();
+        }
+    }
+
+    fn push_state(&mut self, entry: &Entry) {
+        if self.request.selection.matches_bytes(&entry.bytes) {
+            self.push("ADDED", &entry.bytes);
+        }
+    }
+
+    fn end_state(&mut self) {
         if self.request.start == Start::StateThenBookmark {
             self.push_bookmark(true);
         }
+    }
+
+    /// The next part of the state, in the version of the kind.
+    async fn collect_state(&mut self) {
+        let batch = self.state.drain(..BATCH.min(self.state.len())).collect();
+        if let Some(entries) = self.shown(batch).await {
+            entries.iter().for_each(|entry| self.push_state(entry));
+            if self.state.is_empty() {
+                self.end_state();
+            }
+        }
+    }
+
+    /// Entries in the version of the kind. A failure ends the watch.
+    async fn shown(&mut self, entries: Vec<Entry>) -> Option<Vec<Entry>> {
+        let Some(registry) = &self.request.registry else { return Some(entries) };
+        match registry.shown(&self.request.kind, entries).await {
+            Ok(shown) => Some(shown),
+            Err(error) => {
+                self.push_value("ERROR", &ApiError::internal(error.message).to_value());
+                self.state.clear();
+                self.ended = true;
+                None
+            }
+        }
+    }
+
+    /// Events with their objects in the version of the kind.
+    async fn shown_events(&mut self, events: Vec<Arc<Event>>) -> Option<Vec<Arc<Event>>> {
+        if self.request.registry.is_none() {
+            return Some(events);
+        }
+        let now = events.iter().map(|event| Entry { revision: event.revision, bytes: Arc::clone(&event.object) });
+        let objects = now.chain(events.iter().filter_map(|event| event.previous.clone())).collect();
+        let mut shown = self.shown(objects).await?.into_iter();
+        let objects: Vec<Entry> = shown.by_ref().take(events.len()).collect();
+        let event = |(event, entry): (&Arc<Event>, Entry)| {
+            let previous = event.previous.as_ref().and_then(|_| shown.next());
+            Arc::new(Event { key: Arc::clone(&event.key), object: entry.bytes, previous, ..**event })
+        };
+        Some(events.iter().zip(objects).map(event).collect())
     }
 
     /// The next chunk; `None` at the end.
@@ -126,20 +186,25 @@ impl Watch {
             if self.ended {
                 return None;
             }
+            if !self.state.is_empty() {
+                self.collect_state().await;
+                continue;
+            }
             // Marked seen before reading, so that a change in between wakes us again.
             self.published.borrow_and_update();
-            self.collect();
+            self.collect().await;
             if self.pending.is_empty() && !self.ended {
                 self.wait().await;
             }
         }
     }
 
-    fn collect(&mut self) {
+    async fn collect(&mut self) {
         match self.store.events(&self.prefix, self.cursor, BATCH) {
             Ok((events, cursor)) => {
                 let current = self.cursor;
                 self.cursor = cursor.max(current);
+                let events = self.shown_events(events).await.unwrap_or_default();
                 events.iter().for_each(|event| self.push_event(event));
             }
             Err(compacted) => {
@@ -180,7 +245,7 @@ impl Watch {
             (true, false) if event.change == Change::Deleted => self.push("DELETED", &event.object),
             (true, false) => {
                 // It left the selection: its last state inside, with the revision at which it left.
-                let mut last = event.previous.as_ref().map(crate::store::Entry::value).unwrap_or_default();
+                let mut last = event.previous.as_ref().map(Entry::value).unwrap_or_default();
                 object::metadata(&mut last).insert("resourceVersion".into(), event.revision.to_string().into());
                 let bytes = serde_json::to_vec(&last).unwrap_or_default();
                 self.push("DELETED", &bytes);

@@ -76,9 +76,14 @@ impl Version {
 
     /// Prunes an object that came in, and sets its defaults. Gives the paths of fields that the schema does not know.
     pub fn decode(&self, object: &mut Value) -> Vec<String> {
-        let unknown = if self.preserves_all { Vec::new() } else { prune::prune(object, &self.schema, true) };
+        let unknown = self.prune(object);
         apply_defaults(object, &self.schema);
         unknown
+    }
+
+    /// Prunes an object that has been converted into this version. Gives the paths of fields that the schema does not know.
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        if self.preserves_all { Vec::new() } else { prune::prune(object, &self.schema, true) }
     }
 
     /// The errors of a new object, without those of `metadata`.

@@ -282,18 +282,52 @@ fn webhooks_convert_within_their_limits() {
         json!({"apiVersion": "g/v2", "kind": "K", "metadata": {"name": "n", "uid": "u", "labels": {"c": "d"}, "resourceVersion": "9"}, "new": 1});
     let converted = judge(&answer(good.clone())).unwrap().remove(0);
     assert_eq!(converted, json!({"apiVersion": "g/v2", "kind": "K", "metadata": {"name": "n", "uid": "u", "labels": {"c": "d"}}, "new": 1}));
-    let mut wrong = good.clone();
-    wrong["apiVersion"] = json!("g/v3");
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let mut object = good.clone();
+        change(&mut object);
+        judge(&answer(object)).unwrap_err()
+    };
     assert_eq!(
-        judge(&answer(wrong)).unwrap_err(),
-        "webhook returned invalid converted object at index 0: invalid groupVersion (expected g/v2, received g/v3)"
+        refused(&|object| object["apiVersion"] = json!("g/v3")),
+        "returned invalid object at index 0: invalid groupVersion (expected g/v2, received g/v3)"
     );
-    let mut renamed = good;
-    renamed["metadata"]["name"] = json!("other");
-    assert!(judge(&answer(renamed)).unwrap_err().contains("metadata.name"));
+    assert_eq!(refused(&|object| object["kind"] = json!("L")), "returned invalid object at index 0: invalid kind (expected K, received L)");
+    assert_eq!(refused(&|object| object["metadata"]["name"] = json!("o")), "returned invalid object: must have the same name: n != o");
+    assert_eq!(refused(&|object| object["metadata"]["uid"] = json!("")), "returned invalid object: must have the same UID: u != ");
+    assert_eq!(
+        refused(&|object| object["metadata"]["labels"] = json!({"a": 1})),
+        "returned invalid metadata: metadata.labels[a] must be a string, but is int64 in converted object"
+    );
+    assert_eq!(
+        refused(&|object| object["metadata"]["annotations"] = json!([])),
+        "returned invalid metadata: invalid metadata.annotations of type []interface {} in converted object"
+    );
+    let labels = refused(&|object| object["metadata"]["labels"] = json!({"a": "-"}));
+    assert!(labels.starts_with(r#"returned invalid metadata: metadata.labels: Invalid value: "-": a valid label must be"#), "{labels}");
     let mut failed = answer(json!({}));
     failed["response"]["result"] = json!({"status": "Failure", "message": "no"});
-    assert_eq!(judge(&failed).unwrap_err(), "no");
+    assert_eq!(judge(&failed).unwrap_err(), "failed: no");
+    failed["response"]["result"] = json!({});
+    assert_eq!(judge(&failed).unwrap_err(), "failed: response.result.status was '', not 'Success'");
+    failed["response"]["uid"] = json!("other");
+    assert_eq!(judge(&failed).unwrap_err(), r#"failed: expected response.uid="id", got "other""#);
+    assert_eq!(judge(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview"})).unwrap_err(), "failed: no response provided");
+    assert_eq!(
+        judge(&json!({"apiVersion": "v1", "kind": "Pod"})).unwrap_err(),
+        "failed: expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got v1, Kind=Pod"
+    );
+    let mut none = answer(json!({}));
+    none["response"]["convertedObjects"] = json!([]);
+    assert_eq!(judge(&none).unwrap_err(), "returned 0 objects, expected 1");
+}
+
+#[test]
+fn reviews_have_a_bounded_number_of_objects() {
+    assert_eq!(conversion::batch(&[]), 0);
+    assert_eq!(conversion::batch(&vec![json!({}); 1000]), 256);
+    let large = json!({"data": "x".repeat(600 << 10)});
+    assert_eq!(conversion::batch(&[large.clone(), large.clone(), large]), 1);
+    assert_eq!(conversion::batch(&[json!({"data": "x".repeat(2 << 20)}), json!({})]), 1, "a large object goes alone");
 }
 
 fn any_json() -> impl Strategy<Value = Value> {

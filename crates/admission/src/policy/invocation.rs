@@ -7,6 +7,7 @@ use crate::value::{list, lookup, name, text};
 use crate::{Attributes, Refusal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::sync::Arc;
 
 /// What policies need of the API server, beside what webhooks do.
@@ -14,11 +15,12 @@ pub trait Cluster: Catalog {
     /// Whether objects of a kind have namespaces; none when there is no such kind.
     fn is_namespaced(&self, kind: &Kind) -> Option<bool>;
 
-    /// An object of a kind; the namespace is empty for cluster-wide ones.
-    fn object(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// An object of a kind, if it is there; the namespace is empty for cluster-wide ones. It may be stored in another version that cannot be
+    /// converted.
+    fn object(&self, kind: &Kind, namespace: &str, name: &str) -> impl Future<Output = Result<Option<Arc<Value>>, String>> + Send;
 
     /// All objects of a kind, in a namespace where it is not empty.
-    fn objects(&self, kind: &Kind, namespace: &str) -> Vec<Arc<Value>>;
+    fn objects(&self, kind: &Kind, namespace: &str) -> impl Future<Output = Result<Vec<Arc<Value>>, String>> + Send;
 
     /// An object merged with an apply configuration, as server-side apply merges them but without owners. The error is upstream's, such as
     /// `invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.selector`.
@@ -105,7 +107,7 @@ pub(super) fn is_exempt(request: &Attributes<'_>) -> bool {
 }
 
 /// What a request meets of a policy.
-pub(super) fn meet(policy: &Policy, request: &Attributes<'_>, cluster: &impl Cluster) -> Vec<Met> {
+pub(super) async fn meet(policy: &Policy, request: &Attributes<'_>, cluster: &impl Cluster) -> Vec<Met> {
     let configure = |why: String| vec![Met::Fault { binding: None, message: format!("failed to configure policy: {why}") }];
     let Some(constraints) = lookup(policy.spec(), &["matchConstraints"]) else {
         return configure("policy contained no match constraints, a required field".into());
@@ -122,7 +124,11 @@ pub(super) fn meet(policy: &Policy, request: &Attributes<'_>, cluster: &impl Clu
         None => None,
     };
     let params = kind.as_ref().zip(scope);
-    policy.bindings.iter().filter_map(|binding| bind(binding, &target, params, request, cluster)).collect()
+    let mut met = Vec::new();
+    for binding in &policy.bindings {
+        met.extend(bind(binding, &target, params, request, cluster).await);
+    }
+    met
 }
 
 fn checked_target(constraints: &Value, request: &Attributes<'_>, cluster: &impl Cluster) -> Result<Option<Target>, String> {
@@ -134,7 +140,7 @@ fn checked_target(constraints: &Value, request: &Attributes<'_>, cluster: &impl 
     constraints_target(constraints, request, cluster).map_err(|refusal| refusal.to_string())
 }
 
-fn bind(binding: &Arc<Value>, target: &Target, params: Option<(&Kind, bool)>, request: &Attributes<'_>, cluster: &impl Cluster) -> Option<Met> {
+async fn bind(binding: &Arc<Value>, target: &Target, params: Option<(&Kind, bool)>, request: &Attributes<'_>, cluster: &impl Cluster) -> Option<Met> {
     let fault = |why: String| Some(Met::Fault { binding: Some(binding.clone()), message: format!("failed to configure binding: {why}") });
     if let Some(constraints) = lookup(binding, &["spec", "matchResources"]) {
         match checked_target(constraints, request, cluster) {
@@ -143,7 +149,7 @@ fn bind(binding: &Arc<Value>, target: &Target, params: Option<(&Kind, bool)>, re
             Ok(Some(_)) => {}
         }
     }
-    match collect_params(params, lookup(binding, &["spec", "paramRef"]), request.namespace, cluster) {
+    match collect_params(params, lookup(binding, &["spec", "paramRef"]), request.namespace, cluster).await {
         Err(why) => fault(why),
         Ok(params) if params.is_empty() => None,
         Ok(params) => Some(Met::Invocation { binding: binding.clone(), target: target.clone(), params }),
@@ -151,7 +157,7 @@ fn bind(binding: &Arc<Value>, target: &Target, params: Option<(&Kind, bool)>, re
 }
 
 /// The parameters of a binding: one null when there are to be none, nothing when there are none and that is fine.
-fn collect_params(
+async fn collect_params(
     kind: Option<(&Kind, bool)>,
     reference: Option<&Value>,
     namespace: &str,
@@ -171,10 +177,10 @@ fn collect_params(
         ("", None) => return Err("one of name or selector must be provided".into()),
         ("", Some(wanted)) => {
             let wanted = selector(Some(wanted));
-            cluster.objects(kind, namespace).into_iter().filter(|object| selects(&wanted, object)).collect()
+            cluster.objects(kind, namespace).await?.into_iter().filter(|object| selects(&wanted, object)).collect()
         }
         (_, Some(_)) => return Err("paramRef.name and paramRef.selector are mutually exclusive".into()),
-        (name, None) => cluster.object(kind, namespace, name).into_iter().collect(),
+        (name, None) => cluster.object(kind, namespace, name).await?.into_iter().collect(),
     };
     if found.is_empty() && text(reference, &["parameterNotFoundAction"]) == "Deny" {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".into());

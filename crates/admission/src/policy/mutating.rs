@@ -56,7 +56,7 @@ pub async fn mutate<L: Cluster, E: Engine>(
     let mut invocations = Vec::new();
     let asked = Attributes { object: object.as_deref(), ..request.clone() };
     for policy in policies {
-        for met in meet(policy, &asked, environment.cluster) {
+        for met in meet(policy, &asked, environment.cluster).await {
             match met {
                 Met::Fault { .. } if policy.ignores_failures() => {}
                 Met::Fault { binding, message } => errors.push(policy_error(policy, binding.as_deref(), &message, "")),

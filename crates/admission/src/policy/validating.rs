@@ -71,7 +71,7 @@ pub async fn validate<L: Cluster, E: Engine>(
     let mut denied = Vec::new();
     for policy in policies {
         let mut annotations = Annotations::default();
-        for met in meet(policy, request, environment.cluster) {
+        for met in meet(policy, request, environment.cluster).await {
             let fault = |binding: Option<&Value>, message: String| Denied {
                 policy: policy.name().to_owned(),
                 binding: binding.map(|binding| name(binding).to_owned()),

@@ -100,17 +100,24 @@ impl Endpoint {
 
     /// An error as Go words it.
     pub(super) fn failure(&self, why: &str) -> String {
-        format!("failed to call webhook: Post \"{}\": {why}", self.url)
+        format!("failed to call webhook: {}", self.unanswered(why))
+    }
+
+    /// Why there is no answer, as Go's HTTP client words it.
+    pub fn unanswered(&self, why: &str) -> String {
+        format!("Post \"{}\": {why}", self.url)
     }
 }
 
 impl Answer {
     /// The body of a success, else client-go's words about the code.
     pub(super) fn success(self) -> Result<Vec<u8>, String> {
-        if (200..=206).contains(&self.code) {
-            return Ok(self.body);
-        }
-        Err(format!("failed to call webhook: {}", self.words()))
+        self.accepted().map_err(|why| format!("failed to call webhook: {why}"))
+    }
+
+    /// The body of a success, else client-go's words about the code alone.
+    pub fn accepted(self) -> Result<Vec<u8>, String> {
+        if (200..=206).contains(&self.code) { Ok(self.body) } else { Err(self.words()) }
     }
 
     fn words(&self) -> String {

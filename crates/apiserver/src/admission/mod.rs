@@ -2,7 +2,7 @@
 //! (apiserver/pkg/admission). What concerns one kind alone is the kind's own, and one of the plug-ins runs it.
 
 mod adapt;
-mod call;
+pub mod call;
 mod lifecycle;
 mod limit_ranger;
 #[cfg(test)]

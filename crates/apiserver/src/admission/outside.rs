@@ -73,18 +73,21 @@ struct Shown {
 }
 
 impl Shown {
-    fn of(attributes: &Attributes<'_>, object: &Value) -> Self {
+    async fn of(attributes: &Attributes<'_>, object: &Value) -> Result<Self, ApiError> {
         let kind = attributes.kind;
         let stored = || attributes.cluster.store.get(&kind.key(attributes.namespace, attributes.name)).map(|entry| entry.value());
         let old = match (attributes.old, attributes.operation) {
             (Some(old), _) => Some(old.clone()),
-            (None, Operation::Delete) => stored(),
+            (None, Operation::Delete) => match stored() {
+                Some(stored) => Some(attributes.cluster.read_one(kind, stored).await?),
+                None => None,
+            },
             (None, _) => None,
         };
         // The body of a subresource has one form.
         let shown = |value: Value| if attributes.is_of_kind() { kind.outgoing(value) } else { value };
         let object = if object.is_null() { None } else { Some(shown(object.clone())) };
-        Self { object, old: old.map(shown), options: adapt::options(attributes) }
+        Ok(Self { object, old: old.map(shown), options: adapt::options(attributes) })
     }
 
     fn request<'b>(&'b self, attributes: &'b Attributes<'_>, user: &'b UserInfo) -> ::admission::Attributes<'b> {
@@ -117,7 +120,7 @@ impl Outside {
         if hooks.is_empty() && policies.is_empty() {
             return Ok(());
         }
-        let (user, mut notes, mut shown) = (adapt::user(attributes), Notes::default(), Shown::of(attributes, object));
+        let (user, mut notes, mut shown) = (adapt::user(attributes), Notes::default(), Shown::of(attributes, object).await?);
         let before = shown.object.clone();
         let mut changed = shown.object.take();
         let view = View(attributes.cluster);
@@ -145,7 +148,7 @@ impl Outside {
         if hooks.is_empty() && policies.is_empty() {
             return Ok(());
         }
-        let (user, mut notes, shown) = (adapt::user(attributes), Notes::default(), Shown::of(attributes, object));
+        let (user, mut notes, shown) = (adapt::user(attributes), Notes::default(), Shown::of(attributes, object).await?);
         let (view, request) = (View(attributes.cluster), shown.request(attributes, &user));
         let result = async {
             let environment = policy::Environment { cluster: &view, engine: self.engine(attributes.cluster) };
@@ -238,7 +241,11 @@ impl Catalog for View<'_> {
         let unknown = |name: &KindName| format!("unable to convert {from} to {kind}: no kind {name} is served");
         let source = self.find(&from).ok_or_else(|| unknown(&from))?;
         let target = self.find(kind).ok_or_else(|| unknown(kind))?;
-        Ok(target.outgoing(source.incoming(object.clone())))
+        let Some(versions) = target.versions().filter(|_| source.prefix("") == target.prefix("")) else {
+            return Ok(target.outgoing(source.incoming(object.clone())));
+        };
+        let converted = versions.convert(self.0, vec![object.clone()], &target.api_version()).await?;
+        Ok(converted.into_iter().next().unwrap_or_default())
     }
 
     fn decode(&self, kind: &KindName, object: Value) -> Result<Value, String> {
@@ -255,15 +262,19 @@ impl policy::Cluster for View<'_> {
         self.find(kind).map(|kind| kind.namespaced)
     }
 
-    fn object(&self, kind: &KindName, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let kind = self.find(kind)?;
-        self.0.store.get(&kind.key(namespace, name)).map(|entry| Arc::new(kind.outgoing(entry.value())))
+    async fn object(&self, kind: &KindName, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, String> {
+        let Some(kind) = self.find(kind) else { return Ok(None) };
+        let Some(entry) = self.0.store.get(&kind.key(namespace, name)) else { return Ok(None) };
+        let object = self.0.read_one(&kind, entry.value()).await.map_err(|error| error.message)?;
+        Ok(Some(Arc::new(kind.outgoing(object))))
     }
 
-    fn objects(&self, kind: &KindName, namespace: &str) -> Vec<Arc<Value>> {
-        let Some(kind) = self.find(kind) else { return Vec::new() };
+    async fn objects(&self, kind: &KindName, namespace: &str) -> Result<Vec<Arc<Value>>, String> {
+        let Some(kind) = self.find(kind) else { return Ok(Vec::new()) };
         let (_, rows) = self.0.store.list(&kind.prefix(if kind.namespaced { namespace } else { "" }));
-        rows.into_iter().map(|(_, entry)| Arc::new(kind.outgoing(entry.value()))).collect()
+        let stored = rows.into_iter().map(|(_, entry)| entry.value()).collect();
+        let objects = self.0.read(&kind, stored).await.map_err(|error| error.message)?;
+        Ok(objects.into_iter().map(|object| Arc::new(kind.outgoing(object))).collect())
     }
 
     fn merge(&self, kind: &KindName, object: &Value, configuration: &Value) -> Result<Value, String> {

@@ -6,7 +6,7 @@ use super::json;
 use super::negotiate;
 use super::path::RequestInfo;
 use crate::authz::Attributes;
-use crate::fields;
+use crate::fields::{self, Conversions};
 use crate::kind::{FieldWriter, Part, WriteContext};
 use crate::object;
 use crate::registry::update::Target;
@@ -110,9 +110,10 @@ pub async fn apply(api: &Arc<Api>, call: &Call, context: &WriteContext, target: 
     let force = call.query.flag("force");
     let Some(writer) = &context.fields else { return Err(ApiError::internal("an apply without a writer")) };
     let kind = target.kind;
+    let conversions = Conversions::new(&api.registry.cluster);
     let applied = |live: Option<&Value>| {
         let view = live.map(|live| kind.outgoing(live.clone()));
-        let object = fields::apply(kind, target.part, writer, view.as_ref(), &config, force)?;
+        let object = fields::apply(kind, target.part, writer, view.as_ref(), &config, force, &conversions)?;
         check_repeated(call, &repeated, context)?;
         let mut checked = schema::decode_check(kind, object).map_err(|error| ApiError::new(500, "", error.to_string()))?.value;
         kind.apply_defaults(&mut checked);
@@ -120,11 +121,12 @@ pub async fn apply(api: &Arc<Api>, call: &Call, context: &WriteContext, target: 
     };
     let mut tries = TRIES;
     loop {
-        tries -= 1;
         match api.registry.update(context, target, true, |live| applied(Some(live))).await {
+            Err(_) if conversions.resolve(kind).await? => continue,
             Err(error) if error.is_not_found() && target.part == Part::Main => {}
             other => return other.map(|object| (object, false)),
         }
+        tries -= 1;
         match create(api, call, context, target, applied(None)?).await {
             Err(error) if error.reason == "AlreadyExists" && tries > 0 => {}
             other => return other.map(|object| (object, true)),

@@ -98,10 +98,10 @@ async fn main(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &WriteCont
     }
     let (namespace, name) = (scope(kind, call), call.info.name.as_str());
     match call.info.verb {
-        "get" => Ok(respond::entry(accepted, kind, include(call), &api.registry.get(kind, namespace, name)?)),
+        "get" => Ok(respond::entry(accepted, kind, include(call), &api.registry.entry(kind, namespace, name).await?)),
         "list" => {
             let selection = Selection::parse(kind, &call.query)?;
-            let page = api.registry.list(kind, namespace, &selection, &call.query)?;
+            let page = api.registry.list(kind, namespace, &selection, &call.query).await?;
             Ok(respond::list(accepted, kind, include(call), &page))
         }
         "watch" => watch(api, call, kind, namespace, accepted),
@@ -137,7 +137,7 @@ async fn part(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &WriteCont
         verb if kind.subresource(&call.info.subresource).is_none_or(|subresource| !subresource.verbs.contains(&verb)) => {
             Err(ApiError::method_not_allowed(kind, verb))
         }
-        "get" => Ok(respond::entry(accepted, kind, include(call), &api.registry.get(kind, namespace, name)?)),
+        "get" => Ok(respond::entry(accepted, kind, include(call), &api.registry.entry(kind, namespace, name).await?)),
         "update" | "patch" => {
             let (updated, _) = write::update(api, call, context, Target { kind, namespace, name, part }).await?;
             Ok(respond::object(accepted, kind, 200, include(call), updated))
@@ -205,6 +205,7 @@ fn watch(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, namespace: &str, accepte
         timeout: Duration::from_secs(seconds),
         transform: accepted.transform,
         include_object: include(call).to_string(),
+        registry: kind.versions().map(|_| Arc::clone(&api.registry)),
     };
     let watch = Watch::start(Arc::clone(&api.registry.store), request, api.shutdown.clone())?;
     let stream = watch.into_stream().map_ok(http_body::Frame::data).map_err(|never| match never {});

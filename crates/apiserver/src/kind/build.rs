@@ -149,6 +149,13 @@ impl Kind {
         self
     }
 
+    /// Objects are stored in one of several versions.
+    #[must_use]
+    pub fn versioned(mut self, versions: Arc<dyn super::Versions>) -> Self {
+        self.storage = Storage::Versioned(versions);
+        self
+    }
+
     /// The type whose schema the OpenAPI document has; once more for the body of each subresource that has one of its own.
     #[must_use]
     pub fn described_by<T: JsonSchema>(mut self) -> Self {

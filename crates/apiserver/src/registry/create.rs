@@ -25,7 +25,7 @@ impl Registry {
         }
         fill_system_fields(kind, &mut object);
         kind.apply_defaults(&mut object);
-        fields::track_creation(kind, context, &mut object);
+        fields::track_creation(self, kind, context, &mut object);
         let owners = fields::owners(&object);
         let name = object::name(&object).to_string();
         self.admission.mutate(&Attributes::create(self, context, kind, namespace, &name), &mut object).await?;
@@ -65,10 +65,10 @@ impl Registry {
         if context.dry_run {
             return Ok(object);
         }
-        match self.store.put(&key, Expect::Absent, object).await {
+        match self.store.put(&key, Expect::Absent, self.to_store(kind, object).await?).await {
             Ok(stored) => {
                 claim.keep();
-                Ok(stored)
+                self.read_one(kind, stored).await
             }
             Err(error) => Err(write_error(kind, &name, &error)),
         }

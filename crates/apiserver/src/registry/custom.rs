@@ -69,7 +69,7 @@ impl Registry {
         };
         self.set_status(context, kind, definition, &[terminating], None).await?;
         if names::is_established(definition)
-            && let Some(custom) = definitions::defined(definition).into_iter().next().map(Arc::new)
+            && let Some(custom) = definitions::stored(definition).map(Arc::new)
         {
             for (_, entry) in self.store.list(&custom.prefix("")).1 {
                 let object = entry.value();

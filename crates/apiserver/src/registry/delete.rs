@@ -72,12 +72,16 @@ impl Registry {
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
         let old = self.store.get(&kind.key(namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))?.value();
+        let old = self.read_one(kind, old).await?;
         let attributes = Attributes::create(self, context, kind, namespace, name).delete(Some(&old));
         self.admission.admit(&attributes, &mut Value::Null).await?;
-        self.delete_admitted(context, kind, namespace, name, options).await
+        match self.delete_admitted(context, kind, namespace, name, options).await? {
+            Deleted::Pending(object) => self.read_one(kind, object).await.map(Deleted::Pending),
+            gone => Ok(gone),
+        }
     }
 
-    /// The same, of what has been admitted in another way.
+    /// The same, of what has been admitted in another way: in the form of the store.
     pub async fn delete_admitted(
         &self,
         context: &WriteContext,
@@ -136,8 +140,7 @@ impl Registry {
     ) -> Result<Vec<Value>, ApiError> {
         let (_, rows) = self.store.list(&kind.prefix(namespace));
         let mut deleted = Vec::new();
-        for (_, entry) in rows {
-            let object = entry.value();
+        for object in self.read(kind, rows.into_iter().map(|(_, entry)| entry.value()).collect()).await? {
             if !selection.matches(&object) {
                 continue;
             }

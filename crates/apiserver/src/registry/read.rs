@@ -11,6 +11,9 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
+/// Objects of several versions that are brought into the request's at once.
+const CHUNK: usize = 500;
+
 /// The label and field selector of a list, watch or deletecollection.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
@@ -95,7 +98,19 @@ impl Registry {
         self.store.get(&kind.key(namespace, name)).ok_or_else(|| ApiError::not_found(kind, name))
     }
 
-    pub fn list(&self, kind: &Kind, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
+    /// The object itself, in the version of the kind.
+    pub async fn object(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Value, ApiError> {
+        self.read_one(kind, self.get(kind, namespace, name)?.value()).await
+    }
+
+    /// One object as it is sent to clients of the kind.
+    pub async fn entry(&self, kind: &Kind, namespace: &str, name: &str) -> Result<Entry, ApiError> {
+        let entry = self.get(kind, namespace, name)?;
+        let shown = self.shown(kind, vec![entry]).await?;
+        shown.into_iter().next().ok_or_else(|| ApiError::not_found(kind, name))
+    }
+
+    pub async fn list(&self, kind: &Kind, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
         let limit = query.integer("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
         let resume = query.get("continue").filter(|token| !token.is_empty()).map(decode_continue).transpose()?;
         let at = self.position(kind, query, limit.is_some(), resume.as_ref())?;
@@ -106,21 +121,28 @@ impl Registry {
         let start = resume.map(|resume| resume.start).unwrap_or_default();
         let mut rows = rows.into_iter().filter(|(key, _)| **key >= *start);
         let mut page = Page { revision, entries: Vec::new(), next: String::new(), remaining: None };
-        for (key, entry) in rows.by_ref() {
-            if !selection.matches_bytes(&entry.bytes) {
-                continue;
+        let chunk = if kind.versions().is_some() { limit.map_or(CHUNK, |limit| limit.min(CHUNK)) } else { usize::MAX };
+        loop {
+            let (keys, entries): (Vec<_>, Vec<_>) = rows.by_ref().take(chunk).unzip();
+            if keys.is_empty() {
+                return Ok(page);
             }
-            page.entries.push(entry);
-            if limit.is_some_and(|limit| page.entries.len() == limit) {
-                let left = rows.count();
-                if left > 0 {
-                    page.next = encode_continue(revision, &key);
-                    page.remaining = selection.is_empty().then_some(left);
+            let mut shown = keys.into_iter().zip(self.shown(kind, entries).await?);
+            while let Some((key, entry)) = shown.next() {
+                if !selection.matches_bytes(&entry.bytes) {
+                    continue;
                 }
-                break;
+                page.entries.push(entry);
+                if limit.is_some_and(|limit| page.entries.len() == limit) {
+                    let left = shown.count() + rows.count();
+                    if left > 0 {
+                        page.next = encode_continue(revision, &key);
+                        page.remaining = selection.is_empty().then_some(left);
+                    }
+                    return Ok(page);
+                }
             }
         }
-        Ok(page)
     }
 
     /// The one object that a list by name can show.

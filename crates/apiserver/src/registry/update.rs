@@ -39,7 +39,7 @@ impl Registry {
         let key = kind.key(namespace, name);
         for _ in 0..TRIES {
             let entry = self.store.get(&key).ok_or_else(|| ApiError::not_found(kind, name))?;
-            let old = entry.value();
+            let old = self.read_one(kind, entry.value()).await?;
             let new = change(&old)?;
             match self.replace(context, target, &key, &entry, old, new).await {
                 Err(error) if error.is_conflict() && retry && self.moved_on(&key, &entry) => {}
@@ -70,7 +70,7 @@ impl Registry {
         keep_system_fields(kind, &old, &mut new);
         if part != Part::Internal {
             kind.apply_defaults(&mut new);
-            fields::track_update(kind, part, context, &old, &mut new);
+            fields::track_update(self, kind, part, context, &old, &mut new).await?;
             let owners = fields::owners(&new);
             // A Scale has been through the mutating plug-ins already.
             if part != Part::Scale {
@@ -105,10 +105,11 @@ impl Registry {
         if context.dry_run {
             return Ok(new);
         }
+        let new = self.to_store(kind, new).await?;
         let stored = self.store.put(key, Expect::Revision(entry.revision), new).await.map_err(|error| write_error(kind, name, &error))?;
         claim.keep();
         self.release_service(kind, Some(&old), Some(&stored));
-        Ok(stored)
+        self.read_one(kind, stored).await
     }
 
     /// Removes an object whose last finalizer has gone.
@@ -117,10 +118,11 @@ impl Registry {
             return Ok(last);
         }
         let name = object::name(&last).to_string();
+        let last = self.to_store(kind, last).await?;
         match self.store.delete(key, Expect::Revision(entry.revision), last).await {
             Ok(last) => {
                 self.service_is_gone(context, kind, &last).await;
-                Ok(last)
+                self.read_one(kind, last).await
             }
             Err(error) => Err(write_error(kind, &name, &error)),
         }

@@ -27,7 +27,7 @@ pub async fn serve(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &Writ
         return Err(ApiError::method_not_allowed(kind, verb));
     }
     match (&subresource.route, kind.plural.as_str(), subresource.name, verb) {
-        (Route::Scale(paths), _, _, "get") => json(200, scale::get(api, call, kind, paths)?),
+        (Route::Scale(paths), _, _, "get") => json(200, scale::get(api, call, kind, paths).await?),
         (Route::Scale(paths), ..) => json(200, scale::change(api, call, kind, paths, context).await?),
         (Route::Action, "pods", "binding", _) => json(201, binding::bind(api, call, kind, context).await?),
         (Route::Action, "pods", "eviction", _) => json(201, eviction::evict(api, call, kind, context).await?),

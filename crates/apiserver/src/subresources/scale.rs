@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// Tries when others write the object at the same time.
 const TRIES: usize = 6;
 
-pub(super) fn get(api: &Api, call: &Call, kind: &Arc<Kind>, paths: &ScalePaths) -> Result<Value, ApiError> {
-    Ok(scale::of(kind, paths, &api.registry.get(kind, &call.info.namespace, &call.info.name)?.value()))
+pub(super) async fn get(api: &Api, call: &Call, kind: &Arc<Kind>, paths: &ScalePaths) -> Result<Value, ApiError> {
+    Ok(scale::of(kind, paths, &api.registry.object(kind, &call.info.namespace, &call.info.name).await?))
 }
 
 /// The body: a Scale, a patch of one, or a configuration.
@@ -68,7 +68,7 @@ pub(super) async fn change(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, paths:
     let document = document(call, kind)?;
     for _ in 0..TRIES {
         let entry = api.registry.get(kind, namespace, name)?;
-        let current = entry.value();
+        let current = api.registry.read_one(kind, entry.value()).await?;
         let old = scale::of(kind, paths, &current);
         let mut new = wanted(call, context, &old, &document)?;
         let attributes = Attributes::create(&api.registry, context, kind, namespace, name).update(Part::Scale, &old);

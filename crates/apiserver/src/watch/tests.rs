@@ -35,6 +35,7 @@ impl Fixture {
             timeout: Duration::from_millis(50),
             transform: Transform::None,
             include_object: String::new(),
+            registry: None,
         }
     }
 

@@ -1,7 +1,8 @@
 //! CustomResourceDefinitions (apiextensions-apiserver, pkg/registry/customresourcedefinition), and the kinds that they define
 //! (pkg/registry/customresource). What is decided about them is in crate `crd`.
 
-use crate::kind::{Attributes, Custom, Definition, Kind, ScalePaths, SelectableField};
+use super::conversion::Conversion;
+use crate::kind::{Attributes, Custom, Definition, Kind, ScalePaths, SelectableField, Versions};
 use crate::object;
 use crate::status::ApiError;
 use crate::table::text::since;
@@ -86,23 +87,27 @@ pub fn state(definition: &Value) -> Definition {
     }
 }
 
-/// The kinds of an established definition: one for each version that is served. Versions that only a webhook could convert are left out.
+/// The kinds of an established definition: one for each version that is served.
 pub fn defined(definition: &Value) -> Vec<Kind> {
-    let versions = Version::all(definition);
-    let Some(storage) = versions.iter().find(|version| version.storage).map(|version| version.name.clone()) else { return Vec::new() };
-    let webhook = object::text(definition, &["spec", "conversion", "strategy"]) == "Webhook";
-    let served = versions.into_iter().filter(|version| version.served && (!webhook || version.storage));
-    served.map(|version| kind_of(definition, &storage, version)).collect()
+    let versions: Vec<Arc<Version>> = Version::all(definition).into_iter().map(Arc::new).collect();
+    let Some(conversion) = Conversion::new(definition, &versions).map(Arc::new) else { return Vec::new() };
+    versions.iter().filter(|version| version.served).map(|version| kind_of(definition, &conversion, version)).collect()
 }
 
-fn kind_of(definition: &Value, storage: &str, version: Version) -> Kind {
+/// The kind in the storage version, served or not: the objects of a definition that goes are deleted as it says.
+pub fn stored(definition: &Value) -> Option<Kind> {
+    let versions: Vec<Arc<Version>> = Version::all(definition).into_iter().map(Arc::new).collect();
+    let conversion = Arc::new(Conversion::new(definition, &versions)?);
+    versions.iter().find(|version| version.storage).map(|version| kind_of(definition, &conversion, version))
+}
+
+fn kind_of(definition: &Value, conversion: &Arc<Conversion>, version: &Arc<Version>) -> Kind {
     let group = object::text(definition, &["spec", "group"]);
     let names = |member| object::text(definition, &["status", "acceptedNames", member]);
     let texts = |member| {
         let found = object::list(definition, &["status", "acceptedNames", member]).iter();
         found.filter_map(Value::as_str).map(str::to_string).collect::<Vec<_>>()
     };
-    let version = Arc::new(version);
     let schema = object::list(definition, &["spec", "versions"]).iter().find(|found| found["name"] == version.name.as_str());
     let schema = schema.map_or(&Value::Null, |found| &found["schema"]["openAPIV3Schema"]);
     let document = document(schema);
@@ -111,14 +116,13 @@ fn kind_of(definition: &Value, storage: &str, version: Version) -> Kind {
     kind.names.short_names = texts("shortNames");
     kind.names.categories = texts("categories");
     kind.names.namespaced = object::text(definition, &["spec", "scope"]) == "Namespaced";
-    let prune = Arc::clone(&version);
+    let prune = Arc::clone(version);
     kind = kind.custom(Custom { definition: state(definition), prune: Arc::new(move |value| prune.decode(value)), document: Arc::new(document) });
-    kind = stored(kind, group, storage, &version);
-    // Owners of fields are kept in the stored version; objects of others are merged by what they have.
-    if version.name == storage && schema.is_object() {
+    kind = kind.versioned(Arc::clone(conversion) as Arc<dyn Versions>);
+    if schema.is_object() {
         kind = kind.merged_by(schema);
     }
-    let (checks, has_status) = (Arc::clone(&version), version.status);
+    let (checks, has_status) = (Arc::clone(version), version.status);
     kind = kind
         .validate(move |new, old, errors| validate(&checks, new, old, errors))
         .counts_generations_by(move |old, new| content(old, has_status) != content(new, has_status))
@@ -142,23 +146,7 @@ fn kind_of(definition: &Value, storage: &str, version: Version) -> Kind {
         let warning = version.deprecation_warning.clone().unwrap_or(default);
         kind = kind.deprecated(&warning);
     }
-    table(kind, version)
-}
-
-/// Objects are stored in the storage version. Strategy `None` changes only the version's name; what is read gets the defaults of today.
-fn stored(kind: Kind, group: &str, storage: &str, version: &Arc<Version>) -> Kind {
-    let (own, stored) = (format!("{group}/{}", version.name), format!("{group}/{storage}"));
-    let (to, read) = (stored.clone(), Arc::clone(version));
-    let incoming = move |mut object: Value| {
-        crd::conversion::rename(&mut object, &to);
-        object
-    };
-    let outgoing = move |mut object: Value| {
-        crd::conversion::rename(&mut object, &own);
-        read.decode(&mut object);
-        object
-    };
-    kind.stored_as(group, &stored, incoming, outgoing)
+    table(kind, Arc::clone(version))
 }
 
 fn validate(version: &Version, new: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
@@ -243,11 +231,11 @@ mod tests {
         let versions: Vec<&str> = kinds.iter().map(|kind| kind.version.as_str()).collect();
         assert_eq!(versions, ["v1", "v2"]);
         assert!(kinds[0].has_status() && !kinds[1].has_status());
-        assert_eq!(kinds[1].stored_api_version(), "example.com/v1");
+        assert_eq!(kinds[1].versions().unwrap().stored(), "example.com/v1");
         assert_eq!(kinds[1].deprecation.as_deref(), Some("example.com/v2 CronTab is deprecated"));
-        let mut webhook = definition();
-        webhook["spec"]["conversion"] = json!({"strategy": "Webhook"});
-        assert_eq!(defined(&webhook).len(), 1, "only a webhook could convert v2");
+        let mut moved = definition();
+        moved["spec"]["versions"][0]["served"] = json!(false);
+        assert_eq!((defined(&moved).len(), stored(&moved).unwrap().version.as_str()), (1, "v1"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The kind of `apiextensions.k8s.io`, and the kinds that its objects define.
 
+mod conversion;
 pub mod custom_resource_definition;
 
 use crate::kind::Kind;
