@@ -44,6 +44,9 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     }
     let (mut patched, mut copied) = (object.clone(), 0);
     for operation in operations {
+        if tests_absence(&patched, operation) {
+            continue;
+        }
         let name = operation["op"].as_str().unwrap_or("unknown");
         let parsed: PatchOperation =
             serde_json::from_value(operation.clone()).map_err(|_| PatchError::NotApplicable(format!("Unexpected kind: {name}")))?;
@@ -62,6 +65,15 @@ pub fn json(object: &Value, patch: &Value) -> Result<Value, PatchError> {
         json_patch::patch_unsafe(&mut patched, &[parsed]).map_err(|_| PatchError::NotApplicable(json_error(name, operation)))?;
     }
     Ok(patched)
+}
+
+/// Whether an operation tests for null a member that an object does not have. RFC 6902 has that fail, upstream's library lets it pass, and
+/// kube-rs relies on it before it adds the first finalizer.
+fn tests_absence(document: &Value, operation: &Value) -> bool {
+    let is_test = operation["op"] == "test" && operation["value"].is_null();
+    let Some((parent, member)) = operation["path"].as_str().filter(|_| is_test).and_then(|path| path.rsplit_once('/')) else { return false };
+    let member = member.replace("~1", "/").replace("~0", "~");
+    document.pointer(parent).and_then(Value::as_object).is_some_and(|parent| !parent.contains_key(&member))
 }
 
 /// How deep the document is, below the root, where an operation has put its value: what a reader or `Drop` can bear is checked before it

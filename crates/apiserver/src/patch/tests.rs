@@ -26,6 +26,27 @@ fn json_patches_apply_or_say_why_not() {
     }
 }
 
+/// As evanphx/json-patch has it: a member that is not there is null, a parent or an item is not.
+#[test]
+fn a_test_for_null_finds_absent_members() {
+    let object = json!({"metadata": {"a/b": 1, "null": null}, "list": [1]});
+    let test = |path: &str, value: Value| json(&object, &json!([{"op": "test", "path": path, "value": value}])).is_ok();
+    for (path, expected) in [
+        ("/metadata/finalizers", true),
+        ("/metadata/null", true),
+        ("/none", true),
+        ("/metadata/a~1b", false),
+        ("/none/finalizers", false),
+        ("/list/1", false),
+        ("/list/0", false),
+    ] {
+        assert_eq!(test(path, Value::Null), expected, "{path}");
+    }
+    assert!(!test("/metadata/finalizers", json!([])));
+    let first = json!([{"op": "test", "path": "/metadata/finalizers", "value": null}, {"op": "add", "path": "/metadata/finalizers", "value": ["f"]}]);
+    assert_eq!(json(&object, &first).unwrap()["metadata"]["finalizers"], json!(["f"]));
+}
+
 #[test]
 fn merge_patches_replace_lists_and_delete_by_null() {
     let object = json!({"a": {"b": 1, "c": [1, 2]}, "d": 1});
