@@ -28,7 +28,7 @@ use crate::{
     view::{PodRow, Views, controller_reference},
 };
 use kinds::Replicated;
-use plan::{Scale, plan};
+use plan::{Scale, has_surplus, plan};
 
 struct Context<K> {
     client: Client,
@@ -94,8 +94,9 @@ async fn sync<K: Replicated>(context: Arc<Context<K>>, key: Key) -> anyhow::Resu
         return Ok(Next::Change);
     };
     let pods = claim(&context, &key, &set).await?;
-    let related = related_nodes(&context, &key, &set);
     let observed = context.pods.flight.observe(&key, pods.iter().map(|(_, pod)| pod.uid.as_str()));
+    // Only pods that are to be deleted are ranked; a scale-up syncs once for each of its pods.
+    let related = if has_surplus(&set, &pods, &observed) { related_nodes(&context, &key, &set) } else { Vec::new() };
     let plan = plan(&set, &pods, &observed, &related, Timestamp::now());
     let failure = match &plan.scale {
         Scale::Keep => None,

@@ -54,10 +54,22 @@ impl fmt::Display for Plan {
     }
 }
 
+fn active<'a>(pods: &'a [(String, Arc<PodRow>)], observed: &Observed) -> Vec<&'a (String, Arc<PodRow>)> {
+    pods.iter().filter(|(_, pod)| pod.is_active() && !observed.going.contains(&pod.uid)).collect()
+}
+
+fn wanted(set: &RsRow) -> usize {
+    usize::try_from(set.replicas).unwrap_or_default()
+}
+
+/// Whether there are more pods than the ReplicaSet asks for: then [`plan`] needs to know the related nodes.
+pub(super) fn has_surplus(set: &RsRow, pods: &[(String, Arc<PodRow>)], observed: &Observed) -> bool {
+    active(pods, observed).len() + observed.coming > wanted(set)
+}
+
 /// Compares the pods with what the ReplicaSet asks for; `related` are the nodes of active pods that serve the same purpose.
 pub(super) fn plan(set: &RsRow, pods: &[(String, Arc<PodRow>)], observed: &Observed, related: &[String], now: Timestamp) -> Plan {
-    let active: Vec<&(String, Arc<PodRow>)> = pods.iter().filter(|(_, pod)| pod.is_active() && !observed.going.contains(&pod.uid)).collect();
-    let wanted = usize::try_from(set.replicas).unwrap_or_default();
+    let (active, wanted) = (active(pods, observed), wanted(set));
     let present = active.len() + observed.coming;
     let scale = if set.deleting || present == wanted {
         Scale::Keep

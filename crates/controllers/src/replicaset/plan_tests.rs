@@ -34,6 +34,7 @@ fn the_number_of_pods() {
     ] {
         let set = replica_set("web", |set| set.replicas = wanted);
         assert_eq!(plan(&set, &pods, &observed, &[], at(100)).to_string(), expected, "{what}");
+        assert_eq!(has_surplus(&set, &pods, &observed), what.contains("too many"), "{what}");
     }
     let leaving = replica_set("web", |set| {
         set.replicas = 5;
