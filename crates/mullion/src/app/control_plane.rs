@@ -1,6 +1,7 @@
 //! Wiring of `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
 
 mod join;
+mod rest;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -68,6 +69,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,
         end = node_ports::run(manager(), &api, args.ports_socket.clone()) => end.context("the node-port relay ended")?,
+        () = rest::run() => {}
         () = crate::end_requested() => {}
     }
     shutdown.cancel();
