@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes crates/apiserver/src/schema/types.txt: what upstream's Go types say about each field of the served kinds.
 
-    tools/api-types.py API APIMACHINERY > crates/apiserver/src/schema/types.txt
+    tools/api-types.py API APIMACHINERY APIEXTENSIONS > crates/apiserver/src/schema/types.txt
 
-API and APIMACHINERY are work trees of github.com/kubernetes/api and github.com/kubernetes/apimachinery at the release whose version the
-server reports. Only facts are taken: names of types and fields, Go types, `omitempty`, patch strategies, list and map types.
+The arguments are work trees of github.com/kubernetes/api, apimachinery and apiextensions-apiserver at the release whose version the server
+reports. Only facts are taken: names of types and fields, Go types, `omitempty`, patch strategies, list and map types.
 The file's grammar is described in crates/apiserver/src/schema/types.rs, which reads it.
 """
 
@@ -28,12 +28,13 @@ storage/v1.CSINode storage/v1.CSIStorageCapacity storage/v1.StorageClass storage
 rbac/v1.ClusterRole rbac/v1.ClusterRoleBinding rbac/v1.Role rbac/v1.RoleBinding
 authentication/v1.SelfSubjectReview authentication/v1.TokenRequest authentication/v1.TokenReview
 authorization/v1.LocalSubjectAccessReview authorization/v1.SelfSubjectAccessReview authorization/v1.SelfSubjectRulesReview
-authorization/v1.SubjectAccessReview""".split()
+authorization/v1.SubjectAccessReview apiextensions/v1.CustomResourceDefinition""".split()
 
 LEAVES = {
     "meta/v1.Time": "time", "meta/v1.MicroTime": "microtime", "meta/v1.Duration": "string", "meta/v1.FieldsV1": "raw",
     "resource.Quantity": "quantity", "intstr.IntOrString": "intorstring", "runtime.RawExtension": "extension", "types.UID": "string",
-    "types.NamespacedName": "raw",
+    "types.NamespacedName": "raw", "apiextensions/v1.JSON": "json", "apiextensions/v1.JSONSchemaPropsOrBool": "schemaorbool",
+    "apiextensions/v1.JSONSchemaPropsOrArray": "schemaorarray", "apiextensions/v1.JSONSchemaPropsOrStringArray": "schemaorstrings",
 }
 SCALARS = {"string", "bool", "int32", "int64", "float64", "int", "uint32"}
 
@@ -48,6 +49,8 @@ def package(path, name, found):
         for kind, body in re.findall(r"^type (\w+) struct \{\n(.*?)^\}", text, re.M | re.S):
             head = text[: text.index(f"type {kind} struct")].rsplit("\n\n", 1)[-1]
             found[f"{name}.{kind}"] = ("struct", body, imports, "+structType=atomic" in head)
+        for kind in re.findall(r"^type (\w+) struct\{\}$", text, re.M):
+            found[f"{name}.{kind}"] = ("struct", "", imports, False)
         for kind, base in re.findall(r"^type (\w+) ([\w\[\]*.]+)$", text, re.M):
             found[f"{name}.{kind}"] = ("alias", base, imports, False)
         for group in re.findall(r"^type \(\n(.*?)^\)", text, re.M | re.S):
@@ -69,6 +72,8 @@ def qualify(type_, here, imports):
 
 def openapi(name):
     pkg, base = name.rsplit(".", 1)
+    if pkg == "apiextensions/v1":
+        return "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1." + base
     return "io.k8s.apimachinery.pkg.apis.meta.v1." + base if pkg == "meta/v1" else f"io.k8s.api.{pkg.replace('/', '.')}.{base}"
 
 
@@ -155,16 +160,18 @@ class Writer:
                 self.done[name] = list(self.fields(name))
         for name in sorted(self.done, key=openapi):
             print(openapi(name) + (" map:atomic" if self.types[name][3] else ""))
-            print("\n".join(self.done[name]))
+            for line in self.done[name]:
+                print(line)
 
 
-def main(api, machinery):
+def main(api, machinery, extensions):
     types = {}
     for name in ["core/v1", "admissionregistration/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "batch/v1", "certificates/v1",
                  "coordination/v1", "discovery/v1", "events/v1", "networking/v1", "node/v1", "policy/v1", "rbac/v1", "authentication/v1",
                  "authorization/v1", "scheduling/v1", "storage/v1"]:
         package(pathlib.Path(api) / name, name, types)
     package(pathlib.Path(machinery) / "pkg/apis/meta/v1", "meta/v1", types)
+    package(pathlib.Path(extensions) / "pkg/apis/apiextensions/v1", "apiextensions/v1", types)
     print("# Written by tools/api-types.py from upstream's Go types: do not edit.")
     Writer(types).run()
 

@@ -1,8 +1,11 @@
-//! Schemas of custom resources: any definition is judged, and what it accepts prunes and defaults the same way twice.
+//! Schemas of custom resources: any definition is judged and published, and what it accepts prunes and defaults the same way twice. Answers
+//! of conversion webhooks: any document is one or an error, and keeps the objects' names.
 
 #![no_main]
 
+use crd::conversion::response;
 use crd::definition::{set_defaults, validate};
+use crd::publish::{OpenApi, schema as published};
 use crd::resource::Version;
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
@@ -11,6 +14,15 @@ fuzz_target!(|input: (&str, &str)| {
     let (Ok(schema), Ok(object)) = (serde_json::from_str::<Value>(input.0), serde_json::from_str::<Value>(input.1)) else {
         return;
     };
+    for openapi in [OpenApi::V2, OpenApi::V3] {
+        let _ = published(&schema, false, openapi);
+    }
+    let sent = [json!({"apiVersion": "example.com/v1", "kind": "A", "metadata": {"name": "a"}})];
+    for version in ["v1", "v1beta1"] {
+        if let Ok(objects) = response(&object, version, "u", "example.com/v2", &sent) {
+            assert_eq!(objects[0]["metadata"]["name"], "a");
+        }
+    }
     let mut definition = json!({
         "metadata": {"name": "as.example.com"},
         "spec": {

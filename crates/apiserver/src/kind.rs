@@ -109,8 +109,12 @@ pub struct Kind {
 pub struct Custom {
     pub definition: Definition,
     pub prune: Prune,
-    /// The schema of the OpenAPI document.
-    pub document: Arc<Value>,
+    /// `openAPIV3Schema` of the version.
+    pub schema: Arc<Value>,
+    /// Whether the definition keeps unknown fields everywhere (`preserveUnknownFields`).
+    pub preserves_unknown: bool,
+    /// JSONPaths of fields that field selectors may name.
+    pub selectable: Vec<String>,
 }
 
 /// A state of a CustomResourceDefinition: kinds are made anew when it changes.

@@ -522,27 +522,48 @@ fn stored_versions(definition: &Value, parsed: &Definition, errors: &mut Errors)
 /// The approval that groups of Kubernetes itself need.
 fn approval(definition: &Value, old: Option<&Value>, errors: &mut Errors) {
     let group = text(&definition["spec"], "group");
-    let protected = group == "k8s.io" || group == "kubernetes.io" || group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io");
     let note = |definition: &Value| definition["metadata"]["annotations"][APPROVED].as_str().map(str::to_owned);
     let found = note(definition);
-    if !protected || old.is_some_and(|old| note(old) == found) {
+    if !is_protected(group) || old.is_some_and(|old| note(old) == found) {
         return;
     }
     let at = format!("metadata.annotations[{APPROVED}]");
-    match found {
-        None => {
-            let detail =
-                format!("protected groups must have approval annotation {APPROVED:?}, see https://github.com/kubernetes/enhancements/pull/1111");
-            errors.push(required(at, detail));
+    match Approval::of(definition) {
+        (Approval::Missing, detail) => errors.push(required(at, detail)),
+        (Approval::Invalid, detail) => errors.push(invalid(at, found.unwrap_or_default(), detail)),
+        (Approval::Approved | Approval::Bypassed, _) => {}
+    }
+}
+
+/// Whether the group is one of Kubernetes itself.
+pub(crate) fn is_protected(group: &str) -> bool {
+    ["k8s.io", "kubernetes.io"].iter().any(|own| group.strip_suffix(own).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+}
+
+/// What the annotation of a definition says of its approval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Approval {
+    Missing,
+    Invalid,
+    Bypassed,
+    Approved,
+}
+
+impl Approval {
+    /// The state, and upstream's words about it.
+    pub(crate) fn of(definition: &Value) -> (Self, String) {
+        let note = text(&definition["metadata"]["annotations"], APPROVED);
+        let must = format!("protected groups must have approval annotation {APPROVED:?}");
+        let see = "see https://github.com/kubernetes/enhancements/pull/1111";
+        if note.is_empty() {
+            return (Approval::Missing, format!("{must}, {see}"));
         }
-        Some(note) if note.starts_with("unapproved") => {}
-        Some(note) if kube_cel::urls::parse(&note).is_ok_and(|url| !url.host.is_empty() && !url.scheme.is_empty()) => {}
-        Some(note) => {
-            let detail = format!(
-                "protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting with \
-                 \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111"
-            );
-            errors.push(invalid(at, note, detail));
+        if note.starts_with("unapproved") {
+            return (Approval::Bypassed, format!("not approved: {note:?}"));
         }
+        if kube_cel::urls::parse(note).is_ok_and(|url| !url.host.is_empty() && !url.scheme.is_empty()) {
+            return (Approval::Approved, format!("approved in {note}"));
+        }
+        (Approval::Invalid, format!("{must} with either a URL or a reason starting with \"unapproved\", {see}"))
     }
 }

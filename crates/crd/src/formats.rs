@@ -5,6 +5,46 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use kube_cel::formats::Format;
 use kube_cel::{regexes, time};
 
+/// The formats of strings that are checked, without dashes.
+const KNOWN: [&str; 26] = [
+    "bsonobjectid",
+    "uri",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "cidr",
+    "mac",
+    "uuid",
+    "uuid3",
+    "uuid4",
+    "uuid5",
+    "isbn",
+    "isbn10",
+    "isbn13",
+    "creditcard",
+    "ssn",
+    "hexcolor",
+    "rgbcolor",
+    "byte",
+    "password",
+    "date",
+    "duration",
+    "datetime",
+    "k8sshortname",
+    "k8slongname",
+];
+
+/// Whether upstream knows the format for values of the type.
+pub fn is_known(ty: &str, format: &str) -> bool {
+    match ty {
+        "" | "string" => KNOWN.contains(&format.replace('-', "").as_str()),
+        "integer" => matches!(format, "int32" | "int64"),
+        "number" => matches!(format, "float" | "double"),
+        _ => false,
+    }
+}
+
 /// Whether the text has the format; formats that upstream does not know accept everything.
 pub fn matches(format: &str, text: &str) -> bool {
     let regex = |pattern: &str| regexes::compile(pattern).is_ok_and(|regex| regex.is_match(text));

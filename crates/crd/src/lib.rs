@@ -13,10 +13,12 @@ pub mod names;
 pub mod openapi;
 pub mod path;
 pub mod prune;
+pub mod publish;
 pub mod resource;
 pub mod rules;
 pub mod schema;
 pub mod values;
+pub mod warnings;
 
 mod correlate;
 mod formats;

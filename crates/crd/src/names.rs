@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::definition::{Approval, is_protected};
+
 /// The names that the other definitions of the group were given.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
@@ -109,6 +111,22 @@ fn established(definition: &Value, names_accepted: bool) -> Condition {
     } else {
         condition(false, "NotAccepted", "not all names are accepted")
     }
+}
+
+/// The condition `KubernetesAPIApprovalPolicyConformant`, of definitions in groups of Kubernetes itself.
+pub fn approval(definition: &Value) -> Option<Condition> {
+    if !is_protected(text(&definition["spec"], "group")) {
+        return None;
+    }
+    let (state, message) = Approval::of(definition);
+    let reason = match state {
+        Approval::Missing => "MissingAnnotation",
+        Approval::Invalid => "InvalidAnnotation",
+        Approval::Bypassed => "UnapprovedAnnotation",
+        Approval::Approved => "ApprovedAnnotation",
+    };
+    let ty = "KubernetesAPIApprovalPolicyConformant";
+    Some(Condition { ty, status: state == Approval::Approved, reason: reason.into(), message })
 }
 
 /// Whether the status says so.

@@ -224,9 +224,13 @@ impl Schema {
 
     /// Whether any node of the schema, junctors included, is such that the predicate holds.
     pub fn any(&self, holds: &dyn Fn(&Schema) -> bool) -> bool {
+        holds(self) || self.children().any(|child| child.any(holds))
+    }
+
+    /// The nodes directly below, junctors included.
+    pub fn children(&self) -> impl Iterator<Item = &Schema> {
         let children = self.properties.values().chain(self.items.as_deref()).chain(self.additional_schema());
-        let junctors = self.all_of.iter().chain(&self.any_of).chain(&self.one_of).chain(self.not.as_deref());
-        holds(self) || children.chain(junctors).any(|child| child.any(holds))
+        children.chain(&self.all_of).chain(&self.any_of).chain(&self.one_of).chain(self.not.as_deref())
     }
 }
 

@@ -115,7 +115,7 @@ fn shape_type(builder: &mut Builder, line: &str, shape: &str, flags: Flags<'_>, 
         "int" | "int32" | "int64" | "float64" => builder.scalar(Scalar::Numeric),
         "time" | "microtime" | "quantity" | "intorstring" => builder.scalar(Scalar::Untyped),
         "extension" => Schema::UNTYPED,
-        "raw" => Schema::DEDUCED,
+        "raw" | "json" | "schemaorbool" | "schemaorarray" | "schemaorstrings" => Schema::DEDUCED,
         _ => return Err(invalid(line, "unknown leaf")),
     })
 }
@@ -138,7 +138,7 @@ fn zero(shape: &str, flags: Flags<'_>) -> Option<Value> {
         "string" => Some("".into()),
         "bool" => Some(false.into()),
         "int" | "int32" | "int64" | "float64" => Some(0.into()),
-        "extension" | "raw" => None,
+        "extension" | "raw" | "json" | "schemaorbool" | "schemaorarray" | "schemaorstrings" => None,
         _ => Some(Value::Null),
     }
 }

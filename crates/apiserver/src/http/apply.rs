@@ -95,7 +95,9 @@ pub fn configuration(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
 /// Members that stand twice are refused or reported; unknown ones have been refused by then.
 fn check_repeated(call: &Call, repeated: &[String], context: &WriteContext) -> Result<(), ApiError> {
     match field_validation(call)? {
-        FieldValidation::Strict if !repeated.is_empty() => Err(ApiError::bad_request(format!("error strict decoding YAML: {}", repeated.join(", ")))),
+        FieldValidation::Strict if !repeated.is_empty() => {
+            Err(ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {}", repeated.join(", "))))
+        }
         FieldValidation::Warn => {
             repeated.iter().for_each(|text| context.warn(text.as_str()));
             Ok(())

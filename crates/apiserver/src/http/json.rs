@@ -20,6 +20,9 @@ const MOST_OPEN: usize = 1000;
 /// Most repetitions that are named (sigs.k8s.io/json has the same limit).
 const MOST: usize = 100;
 
+/// Most repetitions in YAML that are named: each costs a pass.
+const MOST_LINES: usize = 16;
+
 /// Reads a document; the second part names the members that stand twice, as `duplicate field "spec.replicas"`.
 pub fn read(body: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
     twice(usize::MAX, |place| {
@@ -29,7 +32,8 @@ pub fn read(body: &[u8]) -> serde_json::Result<(Value, Vec<String>)> {
     })
 }
 
-/// The same for YAML. An alias is as large as what it stands for: a document may repeat itself, but not without end.
+/// The same for YAML, where one text names all repetitions with their lines. An alias is as large as what it stands for: a document may
+/// repeat itself, but not without end.
 pub fn read_yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_yaml_ng::Error> {
     let mut open = 0_usize;
     for byte in body {
@@ -40,7 +44,24 @@ pub fn read_yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_yaml_ng::Err
             _ => {}
         }
     }
-    twice(body.len() + MOST_ALIASED, |place| Reader(place).deserialize(serde_yaml_ng::Deserializer::from_slice(body)))
+    let pass = |raised| {
+        let place = Place { raised: Cell::new(raised), left: Cell::new(body.len() + MOST_ALIASED), ..Place::default() };
+        let value = Reader(&place).deserialize(serde_yaml_ng::Deserializer::from_slice(body));
+        (value, place)
+    };
+    let (value, place) = pass(None);
+    let value = value?;
+    if !place.any.get() {
+        return Ok((value, Vec::new()));
+    }
+    // Only errors know their line: each pass ends at another repetition.
+    let line = |index| {
+        let (result, place) = pass(Some(index));
+        let line = result.err()?.location()?.line();
+        Some(format!("\n  line {line}: key {:?} already set in map", place.path.into_inner()))
+    };
+    let lines: String = (0..MOST_LINES).map_while(line).collect();
+    Ok((value, vec![format!("yaml: unmarshal errors:{lines}")]))
 }
 
 /// Only when something is repeated it is worth knowing where.
@@ -66,6 +87,8 @@ struct Place {
     depth: Cell<usize>,
     path: RefCell<String>,
     found: RefCell<Vec<String>>,
+    /// The repetition at which reading ends, counted down; the path is its key then.
+    raised: Cell<Option<usize>>,
 }
 
 impl Place {
@@ -105,6 +128,20 @@ impl Place {
         if self.path.borrow().is_empty() { name.to_string() } else { format!(".{name}") }
     }
 
+    /// Whether reading ends at this key, which stands twice.
+    fn raises(&self, name: &str) -> bool {
+        match self.raised.get() {
+            Some(0) => {
+                *self.path.borrow_mut() = name.to_string();
+                true
+            }
+            left => {
+                self.raised.set(left.map(|left| left - 1));
+                false
+            }
+        }
+    }
+
     fn repeated(&self, name: &str) {
         self.any.set(true);
         if !self.named {
@@ -116,6 +153,32 @@ impl Place {
         if found.len() < MOST && !found.contains(&text) {
             found.push(text);
         }
+    }
+}
+
+/// A key of an object that has these members already.
+struct Key<'a>(&'a Place, &'a Map<String, Value>);
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key<'_> {
+    type Value = String;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string key")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<String, E> {
+        if self.1.contains_key(name) && self.0.raises(name) {
+            return Err(E::custom("already set in map"));
+        }
+        Ok(name.to_string())
     }
 }
 
@@ -187,7 +250,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         self.0.inside(|| {
             let mut map = Map::new();
-            while let Some(name) = members.next_key::<String>()? {
+            while let Some(name) = members.next_key_seed(Key(self.0, &map))? {
                 self.0.spend(name.len())?;
                 let value = self.0.below(|| self.0.member(&name), || members.next_value_seed(Reader(self.0)))?;
                 match map.entry(name) {
@@ -235,6 +298,16 @@ mod tests {
         assert_eq!(found, ["duplicate field \"spec.x[0].y\"", "duplicate field \"a\""]);
         assert!(read(b"{} {}").is_err() && read(b"{").is_err());
         assert!(read(b"{\"a\":true}").unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn repetitions_in_yaml_are_named_with_their_lines() {
+        let (value, found) = read_yaml(b"\nspec:\n  foo: 1\n  foo: 2\n  list:\n  - a: 1\n    \"a\": 2\n    a: 3\n").unwrap();
+        assert_eq!(value, json!({"spec": {"foo": 2, "list": [{"a": 3}]}}));
+        let line = |line: usize, key: &str| format!("\n  line {line}: key {key:?} already set in map");
+        assert_eq!(found, [format!("yaml: unmarshal errors:{}{}{}", line(4, "foo"), line(7, "a"), line(8, "a"))]);
+        let many = "a: 1\n".repeat(100);
+        assert_eq!(read_yaml(many.as_bytes()).unwrap().1.concat().matches("line ").count(), MOST_LINES);
     }
 
     #[test]

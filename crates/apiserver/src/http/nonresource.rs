@@ -98,16 +98,21 @@ fn openapi_index(api: &Api) -> Response<Body> {
     respond::document(Encoding::Json, 200, &schema::openapi_v3_index(&api.registry.kinds.now()))
 }
 
-/// The old document without any type: kubectl looks a kind up in it after version 3 did not have it, and must find nothing there rather
-/// than fail. It asks for protobuf, where nothing is nothing.
+/// The document of all kinds. Clients that ask for protobuf get an empty one: kubectl looks a kind up there after version 3 did not have it,
+/// and must find nothing rather than fail.
 fn openapi_v2(api: &Api, call: &Call) -> Response<Body> {
     const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     let accept = call.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if accept.contains("protobuf") {
         return respond::bytes(200, PROTOBUF, "");
     }
-    let info = json!({"title": "Kubernetes", "version": api.version()["gitVersion"]});
-    respond::document(Encoding::Json, 200, &json!({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}}))
+    let kinds = &api.registry.kinds.now();
+    let tag = format!("\"{}\"", schema::openapi_hash(kinds));
+    let known = call.headers.get(IF_NONE_MATCH).is_some_and(|known| known == tag.as_str());
+    let mut response = if known { respond::text(304, "") } else { respond::bytes(200, "application/json", schema::openapi_v2(kinds)) };
+    response.headers_mut().insert(ETAG, header(&tag));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
 }
 
 /// One document. The index names it by its hash; what was fetched by the present hash never changes

@@ -17,15 +17,25 @@ impl Kind {
 
     /// What is wrong with a new object, in upstream's order; empty for a valid one.
     pub fn errors_of_new(&self, object: &Value) -> Vec<FieldError> {
+        self.judge_new(object).into_list()
+    }
+
+    /// The same with warnings.
+    pub fn judge_new(&self, object: &Value) -> Errors {
         let mut errors = Errors::default();
         let root = Field::root(object);
         meta::check(self, &*self.validation.name, &root, &mut errors);
         self.check_content(&root, None, &mut errors);
-        errors.into_list()
+        errors
     }
 
     /// What is wrong with replacing `old` by `new` through `part`. What did not change is not validated again.
     pub fn errors_of_update(&self, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+        self.judge_update(part, new, old).into_list()
+    }
+
+    /// The same with warnings.
+    pub fn judge_update(&self, part: Part, new: &Value, old: &Value) -> Errors {
         let mut errors = Errors::default();
         let (root, before) = (Field::root(new), Field::root(old));
         let own = match part {
@@ -44,7 +54,7 @@ impl Kind {
             Some(hook) => hook(&root, &before, &mut errors),
             None => self.check_content(&root, Some(&before), &mut errors),
         }
-        errors.into_list()
+        errors
     }
 
     fn check_content(&self, new: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {

@@ -49,11 +49,11 @@ impl Registry {
     async fn create_once(&self, context: &WriteContext, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
         let name = object::name(&object).to_string();
         let key = kind.key(namespace, &name);
-        let errors = kind.errors_of_new(&object);
+        let (errors, warnings) = kind.judge_new(&object).into_parts();
         if !errors.is_empty() {
             return Err(ApiError::invalid(kind, &name, &errors));
         }
-        kind.warnings_of(&object).into_iter().for_each(|warning| context.warn(warning));
+        warnings.into_iter().chain(kind.warnings_of(&object)).for_each(|warning| context.warn(warning));
         let attributes = Attributes::create(self, context, kind, namespace, &name);
         if self.store.get(&key).is_some() {
             // As upstream, who may not create the object does not hear that there is one.

@@ -53,7 +53,8 @@ impl Registry {
         let same_group = |other: &Value| other["spec"]["group"] == definition["spec"]["group"] && object::uid(other) != object::uid(definition);
         self.definitions(kind).iter().filter(|other| same_group(other)).for_each(|other| taken.add(other));
         let plan = names::plan(definition, &taken);
-        self.set_status(context, kind, definition, &plan.conditions, Some(&plan.accepted_names)).await
+        let conditions: Vec<Condition> = plan.conditions.into_iter().chain(names::approval(definition)).collect();
+        self.set_status(context, kind, definition, &conditions, Some(&plan.accepted_names)).await
     }
 
     /// Deletes the objects of a definition that goes, and lets go of it when there are none left.

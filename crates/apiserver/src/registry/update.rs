@@ -82,9 +82,12 @@ impl Registry {
         let owners = fields::owners(&new);
         kind.prepare_replacement(part, &old, &mut new);
         fields::put_owners(&mut new, owners);
-        let errors = kind.errors_of_update(part, &new, &old);
-        if !errors.is_empty() && part != Part::Internal {
-            return Err(ApiError::invalid(kind, name, &errors));
+        let (errors, warnings) = kind.judge_update(part, &new, &old).into_parts();
+        if part != Part::Internal {
+            if !errors.is_empty() {
+                return Err(ApiError::invalid(kind, name, &errors));
+            }
+            warnings.into_iter().for_each(|warning| context.warn(warning));
         }
         if matches!(part, Part::Main | Part::Scale) && old.get("spec") != new.get("spec") {
             kind.warnings_of(&new).into_iter().for_each(|warning| context.warn(warning));

@@ -11,6 +11,10 @@ use jiff::tz::Offset;
 use kube_rules::Quantity;
 use serde_json::{Map, Value};
 
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+/// The type of schemas in definitions of custom resources.
+const SCHEMA: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+
 /// A decoded object, and what was dropped on the way.
 #[derive(Debug)]
 pub struct Checked {
@@ -52,14 +56,16 @@ pub enum DecodeError {
 /// canonical.
 pub fn decode_check(info: &Kind, value: Value) -> Result<Checked, DecodeError> {
     if let Some(custom) = &info.custom {
-        let mut value = value;
-        let unknown = (custom.prune)(&mut value).iter().map(|path| format!("unknown field {path:?}")).collect();
+        let (mut value, mut unknown) = (value, Vec::new());
+        object_meta(&mut value, "", &mut unknown)?;
+        unknown.extend((custom.prune)(&mut value).iter().map(|path| format!("unknown field {path:?}")));
+        embedded_meta(&custom.schema, &mut value, "", &mut unknown)?;
         return Ok(Checked { value, unknown });
     }
     let Some(go_type) = info.schema_type().and_then(types::find) else {
         return Ok(Checked { value, unknown: Vec::new() });
     };
-    let mut walk = Walk { path: String::new(), fields: Vec::new(), unknown: Vec::new() };
+    let mut walk = Walk::default();
     let value = match value {
         Value::Object(members) => Value::Object(walk.object(go_type, members)?),
         other => return Err(DecodeError::Value { value: describe(&other).into(), go: format!("{}.{}", info.version, info.kind) }),
@@ -67,6 +73,44 @@ pub fn decode_check(info: &Kind, value: Value) -> Result<Checked, DecodeError> {
     Ok(Checked { value, unknown: walk.unknown })
 }
 
+/// Decodes the metadata of a custom resource, or of an object inside of one at `path`.
+fn object_meta(object: &mut Value, path: &str, unknown: &mut Vec<String>) -> Result<(), DecodeError> {
+    let (Some(go_type), Some(metadata @ Value::Object(_))) = (types::find(OBJECT_META), object.get_mut("metadata")) else { return Ok(()) };
+    if let Value::Object(members) = metadata.take() {
+        let dot = if path.is_empty() { "" } else { "." };
+        let mut walk = Walk { path: format!("{path}{dot}metadata"), ..Walk::default() };
+        *metadata = Value::Object(walk.object(go_type, members)?);
+        unknown.append(&mut walk.unknown);
+    }
+    Ok(())
+}
+
+/// The same of all objects that the schema says are embedded.
+fn embedded_meta(schema: &Value, value: &mut Value, path: &str, unknown: &mut Vec<String>) -> Result<(), DecodeError> {
+    if schema["x-kubernetes-embedded-resource"] == true {
+        object_meta(value, path, unknown)?;
+    }
+    let dot = if path.is_empty() { "" } else { "." };
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let below = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+                if below.is_object() {
+                    embedded_meta(below, member, &format!("{path}{dot}{name}"), unknown)?;
+                }
+            }
+        }
+        Value::Array(items) if schema["items"].is_object() => {
+            for (index, item) in items.iter_mut().enumerate() {
+                embedded_meta(&schema["items"], item, &format!("{path}[{index}]"), unknown)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[derive(Default)]
 struct Walk {
     /// Path with indexes, for unknown fields.
     path: String,
@@ -112,6 +156,7 @@ impl Walk {
             },
             (Level::List(shape), Value::Array(items)) => self.list(place.inside(shape), items),
             (Level::Map(shape), Value::Object(members)) => self.map(place.inside(shape), members),
+            (Level::Leaf(leaf @ ("schemaorbool" | "schemaorarray" | "schemaorstrings")), value) => either(leaf, value),
             (Level::Leaf(leaf), value) => self.leaf(place, leaf, value),
             (_, value) => Err(self.mismatch(place, describe(&value))),
         }
@@ -149,7 +194,7 @@ impl Walk {
 
     fn leaf(&self, place: Place, leaf: &str, value: Value) -> Result<Value, DecodeError> {
         match (leaf, &value) {
-            ("string", Value::String(_)) | ("bool", Value::Bool(_)) | ("float64", Value::Number(_)) | ("raw" | "extension", _) => Ok(value),
+            ("string", Value::String(_)) | ("bool", Value::Bool(_)) | ("float64", Value::Number(_)) | ("raw" | "extension" | "json", _) => Ok(value),
             ("int32" | "int64" | "int", Value::Number(number)) => match number.as_i64() {
                 Some(whole) if leaf != "int32" || i32::try_from(whole).is_ok() => Ok(value),
                 _ => Err(self.mismatch(place, &format!("number {number}"))),
@@ -175,6 +220,28 @@ impl Walk {
 
     fn mismatch(&self, place: Place, value: &str) -> DecodeError {
         DecodeError::Field { value: value.to_string(), holder: place.holder.short(), field: self.fields.join("."), go: place.go.to_string() }
+    }
+}
+
+/// A schema or something else: such types have decoders of their own, which do not tell of unknown fields below them.
+fn either(leaf: &str, value: Value) -> Result<Value, DecodeError> {
+    let schema = |value: Value| match (types::find(SCHEMA), value) {
+        (Some(go_type), Value::Object(members)) => Walk::default().object(go_type, members).map(Value::Object),
+        (None, value) | (_, value @ Value::Null) => Ok(value),
+        (_, value) => Err(DecodeError::Value { value: describe(&value).into(), go: "v1.JSONSchemaProps".into() }),
+    };
+    let text = |value: Value| match value {
+        Value::String(_) => Ok(value),
+        other => Err(DecodeError::Value { value: describe(&other).into(), go: "string".into() }),
+    };
+    match (leaf, value) {
+        (_, value @ Value::Object(_)) => schema(value),
+        ("schemaorbool", value @ Value::Bool(_)) => Ok(value),
+        ("schemaorbool", _) => Err(DecodeError::Text("boolean or JSON schema expected".into())),
+        (_, Value::Array(items)) if items.is_empty() => Ok(Value::Null),
+        ("schemaorarray", Value::Array(items)) => items.into_iter().map(schema).collect(),
+        (_, Value::Array(items)) => items.into_iter().map(text).collect(),
+        _ => Ok(Value::Null),
     }
 }
 

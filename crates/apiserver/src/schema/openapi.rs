@@ -1,8 +1,11 @@
 //! OpenAPI v3 documents, built from k8s-openapi's schemas and our table of types when someone asks: they are large and rarely read, so none
 //! is kept. Clients keep them by the hash in the index.
 
+use super::openapi_v2::downgrade;
 use super::types::{self, Field, GoType};
-use crate::kind::{Kind, Set, Storage};
+use crate::kind::{Custom, Kind, Route, Set, Storage};
+use crd::publish::{self, OpenApi};
+use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -12,6 +15,10 @@ use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
 const REF: &str = "#/components/schemas/";
+/// Types of definitions that hold more than objects.
+const ANYTHING: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
+const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const PATCH_TYPE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const SCALE: (&str, &str, &str, &str) = ("io.k8s.api.autoscaling.v1.Scale", "autoscaling", "v1", "Scale");
 
@@ -38,7 +45,7 @@ pub fn openapi_v3(kinds: &Set, group: &str, version: &str) -> Option<Vec<u8>> {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.36.2"},
         "paths": paths(&found),
-        "components": {"schemas": schemas(&found)},
+        "components": {"schemas": schemas(&found, OpenApi::V3)},
     });
     serde_json::to_vec(&document).ok()
 }
@@ -59,7 +66,12 @@ pub fn openapi_hash(kinds: &Set) -> String {
     });
     let mut digest = Sha256::new().chain_update(program);
     for kind in kinds.all() {
-        digest.update(format!("{kind:?}{:?}{:?}", kind.schema, kind.custom.as_ref().map(|custom| &custom.document)));
+        digest.update(format!(
+            "{kind:?}{:?}{:?}{:?}",
+            kind.subresources.iter().map(|found| found.name).collect::<Vec<_>>(),
+            kind.schema,
+            kind.custom.as_ref().map(|custom| (&custom.schema, custom.preserves_unknown, &custom.selectable))
+        ));
     }
     hex(digest)
 }
@@ -75,7 +87,7 @@ fn place(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-fn schemas(found: &[&Arc<Kind>]) -> Map<String, Value> {
+pub(super) fn schemas(found: &[&Arc<Kind>], openapi: OpenApi) -> Map<String, Value> {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
@@ -86,27 +98,37 @@ fn schemas(found: &[&Arc<Kind>]) -> Map<String, Value> {
     }
     generator.subschema_for::<meta::DeleteOptions>();
     generator.subschema_for::<meta::Status>();
-    if found.iter().any(|info| info.custom.is_some()) {
-        generator.subschema_for::<meta::ObjectMeta>();
+    generator.subschema_for::<meta::ObjectMeta>();
+    generator.subschema_for::<meta::ListMeta>();
+    if found.iter().any(|info| info.subresource("scale").is_some()) {
+        generator.subschema_for::<Scale>();
     }
     let mut schemas = generator.take_definitions(false);
     for (name, schema) in &mut schemas {
         polish(schema);
+        let any = name.strip_prefix(ANYTHING).is_some_and(|name| name == "JSON" || name.starts_with("JSONSchemaPropsOr"));
+        if let Some(members) = schema.as_object_mut().filter(|_| any) {
+            members.shift_remove("type");
+        }
         if let Some(go_type) = types::find(name) {
             add_extensions(go_type, schema);
         }
     }
+    if openapi == OpenApi::V2 {
+        schemas.values_mut().for_each(downgrade);
+    }
     for info in found {
         if info.described_by.is_empty() {
             let open = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-            let document = info.custom.as_ref().map_or_else(open, |custom| (*custom.document).clone());
-            schemas.insert(schema_name(info).into_owned(), document);
+            let published = |custom: &Custom| publish::schema(&custom.schema, custom.preserves_unknown, openapi);
+            schemas.insert(schema_name(info).into_owned(), info.custom.as_ref().map_or_else(open, published));
         }
         if let Some(schema) = schemas.get_mut(&*schema_name(info)) {
             schema["x-kubernetes-group-version-kind"] = json!([gvk(&info.group, &info.version, &info.kind)]);
+            add_selectable(info, schema);
         }
         if info.verbs.contains(&"list") {
-            schemas.insert(format!("{}List", schema_name(info)), list_schema(info));
+            schemas.insert(list_name(info), list_schema(info, openapi));
         }
     }
     if let Some(schema) = schemas.get_mut(SCALE.0) {
@@ -130,20 +152,44 @@ fn schema_name(kind: &Kind) -> Cow<'static, str> {
     )
 }
 
-fn list_schema(info: &Kind) -> Value {
-    let text = |description: &str| json!({"description": description, "type": "string"});
-    json!({
+/// The name of the schema of a kind's lists.
+fn list_name(kind: &Kind) -> String {
+    match &kind.custom {
+        Some(_) => {
+            let name = schema_name(kind);
+            format!("{}{}", name.strip_suffix(&*kind.kind).unwrap_or(&name), kind.list_kind)
+        }
+        None => format!("{}List", schema_name(kind)),
+    }
+}
+
+fn list_schema(info: &Kind, openapi: OpenApi) -> Value {
+    let conventions = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
+    let prefix = if openapi == OpenApi::V2 { "#/definitions/" } else { REF };
+    let items = json!({
+        "description": format!("List of {}. More info: {conventions}", info.plural),
+        "type": "array", "items": {"$ref": format!("{prefix}{}", schema_name(info))},
+    });
+    let metadata = openapi.reference(LIST_META, &format!("Standard list metadata. More info: {conventions}#types-kinds"));
+    let mut schema = json!({
         "description": format!("{} is a list of {}", info.list_kind, info.kind),
         "type": "object",
         "required": ["items"],
-        "properties": {
-            "apiVersion": text("APIVersion defines the versioned schema of this representation of an object."),
-            "items": {"description": "Items is the list of objects.", "type": "array", "items": {"$ref": format!("{REF}{}", schema_name(info))}},
-            "kind": text("Kind is a string value representing the REST resource this object represents."),
-            "metadata": {"description": "Standard list metadata.", "type": "object"},
-        },
+        "properties": {"items": items, "metadata": metadata},
         "x-kubernetes-group-version-kind": [gvk(&info.group, &info.version, &info.list_kind)],
-    })
+    });
+    for (name, property) in publish::type_meta() {
+        schema["properties"][name] = property;
+    }
+    add_selectable(info, &mut schema);
+    schema
+}
+
+/// Fields of custom resources that field selectors may name.
+fn add_selectable(kind: &Kind, schema: &mut Value) {
+    if let Some(fields) = kind.custom.as_ref().and_then(|custom| publish::selectable_fields(&custom.selectable)) {
+        schema["x-kubernetes-selectable-fields"] = fields;
+    }
 }
 
 /// OpenAPI 3.0 ignores what stands beside a `$ref`, so upstream wraps it in `allOf`; our schemas follow.
@@ -211,7 +257,7 @@ fn gvk(group: &str, version: &str, kind: &str) -> Value {
     json!({"group": group, "kind": kind, "version": version})
 }
 
-fn paths(found: &[&Arc<Kind>]) -> Map<String, Value> {
+pub(super) fn paths(found: &[&Arc<Kind>]) -> Map<String, Value> {
     let mut paths = Map::new();
     for info in found {
         let base = format!("/{}", place(&info.group, &info.version));
@@ -219,8 +265,16 @@ fn paths(found: &[&Arc<Kind>]) -> Map<String, Value> {
         if info.verbs.contains(&"get") {
             paths.insert(format!("{collection}/{{name}}"), item_path(info));
         }
+        for subresource in &info.subresources {
+            let body = match subresource.route {
+                Route::Status => schema_name(info),
+                Route::Scale(_) => Cow::Borrowed(SCALE.0),
+                _ => continue,
+            };
+            paths.insert(format!("{collection}/{{name}}/{}", subresource.name), part_path(info, &body));
+        }
         if info.namespaced && info.verbs.contains(&"list") {
-            paths.insert(format!("{base}/{}", info.plural), json!({"get": operation(info, "list", &format!("{}List", schema_name(info)))}));
+            paths.insert(format!("{base}/{}", info.plural), json!({"get": operation(info, "list", &list_name(info))}));
         }
         paths.insert(collection, collection_path(info));
     }
@@ -231,7 +285,10 @@ fn paths(found: &[&Arc<Kind>]) -> Map<String, Value> {
 fn collection_path(info: &Kind) -> Value {
     let mut path = Map::new();
     if info.verbs.contains(&"list") {
-        path.insert("get".into(), operation(info, "list", &format!("{}List", schema_name(info))));
+        path.insert("get".into(), operation(info, "list", &list_name(info)));
+    }
+    if info.verbs.contains(&"deletecollection") {
+        path.insert("delete".into(), operation(info, "deletecollection", STATUS));
     }
     let mut post = operation(info, "post", &schema_name(info));
     post["requestBody"] = json!({"required": true, "content": {"*/*": {"schema": {"$ref": format!("{REF}{}", schema_name(info))}}}});
@@ -240,20 +297,24 @@ fn collection_path(info: &Kind) -> Value {
 }
 
 fn item_path(info: &Kind) -> Value {
-    let mut put = operation(info, "put", &schema_name(info));
-    put["requestBody"] = json!({"required": true, "content": {"*/*": {"schema": {"$ref": format!("{REF}{}", schema_name(info))}}}});
-    let mut patch = operation(info, "patch", &schema_name(info));
-    let body = json!({"schema": {"$ref": format!("{REF}{PATCH_TYPE}")}});
-    patch["requestBody"] = json!({"required": true, "content": {
-        "application/json-patch+json": body, "application/merge-patch+json": body, "application/strategic-merge-patch+json": body,
-        "application/apply-patch+yaml": body,
-    }});
-    json!({
-        "get": operation(info, "get", &schema_name(info)),
-        "put": put,
-        "patch": patch,
-        "delete": operation(info, "delete", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"),
-    })
+    let mut path = part_path(info, &schema_name(info));
+    path["delete"] = operation(info, "delete", STATUS);
+    path
+}
+
+/// Reading and writing of an object or a part of it, as a `body` of this type.
+fn part_path(info: &Kind, body: &str) -> Value {
+    let mut put = operation(info, "put", body);
+    put["requestBody"] = json!({"required": true, "content": {"*/*": {"schema": {"$ref": format!("{REF}{body}")}}}});
+    let mut patch = operation(info, "patch", body);
+    let content = json!({"schema": {"$ref": format!("{REF}{PATCH_TYPE}")}});
+    let mut types = vec!["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
+    if info.custom.is_none() {
+        types.insert(2, "application/strategic-merge-patch+json");
+    }
+    let contents: Map<String, Value> = types.into_iter().map(|name| (name.to_string(), content.clone())).collect();
+    patch["requestBody"] = json!({"required": true, "content": contents});
+    json!({"get": operation(info, "get", body), "put": put, "patch": patch})
 }
 
 fn operation(info: &Kind, action: &str, answer: &str) -> Value {
@@ -262,7 +323,7 @@ fn operation(info: &Kind, action: &str, answer: &str) -> Value {
         "post" | "put" => &["dryRun", "fieldManager", "fieldValidation"],
         "patch" => &["dryRun", "fieldManager", "fieldValidation", "force"],
         "delete" => &["dryRun", "propagationPolicy"],
-        "list" => &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "watch"],
+        "list" | "deletecollection" => &["continue", "fieldSelector", "labelSelector", "limit", "resourceVersion", "watch"],
         _ => &[],
     };
     json!({
@@ -279,6 +340,36 @@ mod tests {
     use crate::kinds::builtin;
     use crate::schema::types::{Level, Shape};
     use std::collections::BTreeSet;
+
+    /// What upstream's test of published schemas compares.
+    #[test]
+    fn version_2_has_every_kind_and_its_paths() {
+        let document: Value = serde_json::from_slice(&crate::schema::openapi_v2(builtin())).unwrap();
+        let definitions = document["definitions"].as_object().unwrap();
+        for kind in builtin().all().filter(|kind| !kind.described_by.is_empty()) {
+            let name = schema_name(kind);
+            let of = definitions[&*name]["x-kubernetes-group-version-kind"].as_array().unwrap();
+            assert!(of.contains(&gvk(&kind.group, &kind.version, &kind.kind)), "{name}");
+        }
+        let pod = &definitions["io.k8s.api.core.v1.Pod"]["properties"];
+        assert_eq!(pod["spec"]["$ref"], "#/definitions/io.k8s.api.core.v1.PodSpec");
+        assert!(pod["spec"]["description"].is_string());
+        let target = &definitions["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];
+        assert_eq!((&target["type"], &target["format"], target.get("oneOf")), (&json!("string"), &json!("int-or-string"), None));
+        let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
+        assert_eq!(
+            patch["parameters"][0],
+            json!({"in": "body", "name": "body", "required": true, "schema": {"$ref": format!("#/definitions/{PATCH_TYPE}")}})
+        );
+        assert!(patch["consumes"].as_array().unwrap().contains(&json!("application/strategic-merge-patch+json")));
+        assert!(patch["parameters"].as_array().unwrap().iter().any(|found| found["name"] == "fieldValidation"));
+        let text = document.to_string();
+        assert!(!text.contains("#/components/"), "references of the other version");
+        for reference in text.split("\"$ref\":\"#/definitions/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(definitions.contains_key(name), "{name} is missing");
+        }
+    }
 
     fn document(group: &str) -> Value {
         serde_json::from_slice(&openapi_v3(builtin(), group, "v1").unwrap()).unwrap()
@@ -341,6 +432,11 @@ mod tests {
             Level::Leaf("bool") => "boolean".into(),
             Level::Leaf("int32" | "int64" | "int") => "integer".into(),
             Level::Leaf("raw") => "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1".into(),
+            Level::Leaf("float64") => "number".into(),
+            Level::Leaf("json") => format!("{ANYTHING}JSON"),
+            Level::Leaf("schemaorbool") => format!("{ANYTHING}JSONSchemaPropsOrBool"),
+            Level::Leaf("schemaorarray") => format!("{ANYTHING}JSONSchemaPropsOrArray"),
+            Level::Leaf("schemaorstrings") => format!("{ANYTHING}JSONSchemaPropsOrStringArray"),
             Level::Leaf("extension") => "io.k8s.apimachinery.pkg.runtime.RawExtension".into(),
             Level::Leaf(other) => other.to_string(),
         }

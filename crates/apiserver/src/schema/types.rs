@@ -174,8 +174,25 @@ mod tests {
         }
     }
 
-    const LEAVES: [&str; 13] =
-        ["string", "bool", "int32", "int64", "float64", "bytes", "time", "microtime", "quantity", "intorstring", "raw", "extension", "int"];
+    const LEAVES: [&str; 17] = [
+        "string",
+        "bool",
+        "int32",
+        "int64",
+        "float64",
+        "bytes",
+        "time",
+        "microtime",
+        "quantity",
+        "intorstring",
+        "raw",
+        "extension",
+        "int",
+        "json",
+        "schemaorbool",
+        "schemaorarray",
+        "schemaorstrings",
+    ];
 
     #[test]
     fn fields_carry_their_facts() {

@@ -76,22 +76,35 @@ impl<'a> Field<'a> {
 
 /// The errors found so far.
 #[derive(Debug, Default)]
-pub struct Errors(Vec<FieldError>);
+pub struct Errors {
+    list: Vec<FieldError>,
+    warnings: Vec<String>,
+}
 
 impl Errors {
     /// The errors in the order they were found.
     pub fn into_list(self) -> Vec<FieldError> {
-        self.0
+        self.list
+    }
+
+    /// The errors, and the warnings for the client.
+    pub fn into_parts(self) -> (Vec<FieldError>, Vec<String>) {
+        (self.list, self.warnings)
+    }
+
+    /// Adds what is accepted and still not as it should be.
+    pub fn warn(&mut self, text: impl Into<String>) {
+        self.warnings.push(text.into());
     }
 
     /// Whether nothing is wrong so far.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
     /// Adds any error.
     pub fn push(&mut self, error: FieldError) {
-        self.0.push(error);
+        self.list.push(error);
     }
 
     /// The field is missing.

@@ -31,7 +31,11 @@ pub fn kind() -> Kind {
         .counts_generations()
         .prepare_create(prepare_create)
         .prepare_update(prepare_update)
-        .validate(|new, old, errors| add(crd::definition::validate(new.value, old.map(|old| old.value)), errors))
+        .validate(|new, old, errors| {
+            let old = old.map(|old| old.value);
+            add(crd::definition::validate(new.value, old), errors);
+            crd::warnings::of_definition(new.value, old).into_iter().for_each(|warning| errors.warn(warning));
+        })
         .validate_status(|_, _, _| {});
     kind.names.categories = vec!["api-extensions".to_string()];
     kind
@@ -110,14 +114,19 @@ fn kind_of(definition: &Value, conversion: &Arc<Conversion>, version: &Arc<Versi
     };
     let schema = object::list(definition, &["spec", "versions"]).iter().find(|found| found["name"] == version.name.as_str());
     let schema = schema.map_or(&Value::Null, |found| &found["schema"]["openAPIV3Schema"]);
-    let document = document(schema);
     let mut kind = Kind::open(group, &version.name, names("kind"), names("plural")).singular(names("singular"));
     kind.names.list_kind = names("listKind").to_string();
     kind.names.short_names = texts("shortNames");
     kind.names.categories = texts("categories");
     kind.names.namespaced = object::text(definition, &["spec", "scope"]) == "Namespaced";
     let prune = Arc::clone(version);
-    kind = kind.custom(Custom { definition: state(definition), prune: Arc::new(move |value| prune.decode(value)), document: Arc::new(document) });
+    kind = kind.custom(Custom {
+        definition: state(definition),
+        prune: Arc::new(move |value| prune.decode(value)),
+        schema: Arc::new(schema.clone()),
+        preserves_unknown: definition["spec"]["preserveUnknownFields"] == true,
+        selectable: version.selectable.clone(),
+    });
     kind = kind.versioned(Arc::clone(conversion) as Arc<dyn Versions>);
     if schema.is_object() {
         kind = kind.merged_by(schema);
@@ -152,9 +161,14 @@ fn kind_of(definition: &Value, conversion: &Arc<Conversion>, version: &Arc<Versi
 fn validate(version: &Version, new: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
     let found = match old {
         None => version.validate(new.value),
-        Some(old) => version.validate_update(new.value, old.value).errors,
+        Some(old) => {
+            let judged = version.validate_update(new.value, old.value);
+            judged.warnings.iter().for_each(|warning| errors.warn(warning.to_string()));
+            judged.errors
+        }
     };
     add(found, errors);
+    crd::warnings::of_object(new.value, old.map(|old| old.value)).into_iter().for_each(|warning| errors.warn(warning));
 }
 
 /// What the generation counts: all but metadata, and the status where it is a subresource.
@@ -192,21 +206,6 @@ fn table(kind: Kind, version: Arc<Version>) -> Kind {
 
 fn age_of(written: &str, now: Timestamp) -> String {
     since(&json!({"at": written}), "/at", now)
-}
-
-/// The schema of a version as OpenAPI documents show it: with the members that every object has.
-fn document(schema: &Value) -> Value {
-    let mut document = if schema.is_object() { schema.clone() } else { json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}) };
-    let text = |description: &str| json!({"description": description, "type": "string"});
-    let properties = object::map_mut(&mut document, "properties");
-    properties.insert("apiVersion".into(), text("APIVersion defines the versioned schema of this representation of an object."));
-    properties.insert("kind".into(), text("Kind is a string value representing the REST resource this object represents."));
-    let metadata = json!({
-        "description": "Standard object's metadata.",
-        "allOf": [{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}],
-    });
-    properties.insert("metadata".into(), metadata);
-    document
 }
 
 #[cfg(test)]
