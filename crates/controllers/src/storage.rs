@@ -1,4 +1,5 @@
-//! Claims and volumes: binds claims to volumes, writes the status of both, and protects both while they are in use.
+//! Claims and volumes: binds claims to volumes, writes the status of both, protects both while they are in use, and attaches CSI volumes to
+//! nodes ([`attach`]).
 //!
 //! Inputs: claims, volumes, storage classes, pods. Outputs: bindings on both sides, phases, finalizers, Events; requests to provisioners, which make
 //! volumes of a class ([`local`] is one of them). Mirrors `pkg/controller/volume/persistentvolume`, `pvcprotection`, `pvprotection` and
@@ -7,6 +8,7 @@
 //! is released only after its claim was looked for in the API itself.
 //! It does not recycle volumes, delete volumes without a provisioner, or expand claims.
 
+mod attach;
 pub(crate) mod csi;
 mod ephemeral;
 pub(crate) mod local;
@@ -65,6 +67,7 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
     tokio::join!(
         queue.run("persistentvolume", 4, shutdown.clone(), |work| sync(context.clone(), work)),
         protection::run(client.clone(), views.clone(), storage.clone(), shutdown.clone()),
+        attach::run(client.clone(), views.clone(), storage.clone(), shutdown.clone()),
         ephemeral::run(client, views, storage, shutdown),
     );
 }

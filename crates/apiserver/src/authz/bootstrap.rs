@@ -288,7 +288,7 @@ fn controller_rules() -> Vec<Value> {
         ),
         rule(&[""], &["pods/binding", "pods/eviction", "serviceaccounts/token"], &["create"]),
         rule(&["apps"], &["replicasets", "controllerrevisions"], &["create"]),
-        rule(&["storage.k8s.io"], &["storageclasses"], &["create"]),
+        rule(&["storage.k8s.io"], &["storageclasses", "volumeattachments"], &["create"]),
         rule(&["batch"], &["jobs"], &["create"]),
         rule(&["discovery.k8s.io"], &["endpointslices"], &["create"]),
         rule(&["coordination.k8s.io"], &["leases"], &["create"]),
