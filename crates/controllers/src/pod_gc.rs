@@ -1,4 +1,5 @@
-//! Pod garbage collection: pods of missing nodes, pods deleted before they got a node, and finished pods beyond the limit.
+//! Pod garbage collection: pods of missing nodes, deleted pods of nodes out of service, pods deleted before they got a node, and finished
+//! pods beyond the limit.
 //!
 //! Inputs: pods, nodes. Outputs: deletions. Mirrors `pkg/controller/podgc`.
 //! Guarantees: a node has to be missing for 40 s before its pods go, in the API itself and not only in our view.
@@ -26,9 +27,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     runner::{Next, Queue},
-    view::{PodRow, Views},
+    view::{NodeRow, PodRow, Views},
 };
+use kube_rules::readiness;
 
+/// Says that a node is shut down and will not end its pods itself.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// How many ended pods may stay (upstream: `--terminated-pod-gc-threshold`).
 const THRESHOLD: usize = 12_500;
 /// How long a node has to be missing (upstream: `quarantineTime`).
@@ -50,7 +54,7 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
     queue.add(());
     let keys = queue.clone();
     views.nodes.subscribe(move |change| {
-        if change.new.is_none() {
+        if change.new.is_none_or(|node| node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)) {
             keys.add(());
         }
     });
@@ -69,11 +73,13 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
 enum Reason {
     Ended,
     Orphaned,
+    /// Its node is out of service.
+    Stranded,
     NeverPlaced,
 }
 
-/// Which pods go, with the reason; `gone` are nodes that have been missing for long enough.
-fn plan(pods: &[(Key, Arc<PodRow>)], gone: &HashSet<String>, threshold: usize) -> Vec<(Key, Reason)> {
+/// Which pods go, with the reason; `gone` are nodes that have been missing for long enough, `out_of_service` those that will not come back.
+fn plan(pods: &[(Key, Arc<PodRow>)], gone: &HashSet<String>, out_of_service: &HashSet<String>, threshold: usize) -> Vec<(Key, Reason)> {
     let mut ended: Vec<&(Key, Arc<PodRow>)> = pods.iter().filter(|(_, pod)| pod.is_finished()).collect();
     ended.sort_by_key(|(key, pod)| (pod.created, key.clone()));
     let surplus = ended.len().saturating_sub(threshold);
@@ -81,6 +87,8 @@ fn plan(pods: &[(Key, Arc<PodRow>)], gone: &HashSet<String>, threshold: usize) -
     for (key, pod) in pods {
         if gone.contains(&pod.node) {
             plan.push((key.clone(), Reason::Orphaned));
+        } else if pod.deleting && out_of_service.contains(&pod.node) {
+            plan.push((key.clone(), Reason::Stranded));
         } else if pod.node.is_empty() && pod.deleting {
             plan.push((key.clone(), Reason::NeverPlaced));
         }
@@ -91,7 +99,10 @@ fn plan(pods: &[(Key, Arc<PodRow>)], gone: &HashSet<String>, threshold: usize) -
 async fn sync(context: Arc<Context>) -> anyhow::Result<Next> {
     let pods = context.views.pods.snapshot();
     let gone = gone_nodes(&context, &pods).await?;
-    for (key, reason) in plan(&pods, &gone, THRESHOLD) {
+    let lost = |node: &NodeRow| readiness::ready(&node.conditions).is_none() && node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
+    let nodes = context.views.nodes.snapshot().into_iter();
+    let out_of_service = nodes.filter(|(_, node)| lost(node)).map(|(key, _)| key.name).collect();
+    for (key, reason) in plan(&pods, &gone, &out_of_service, THRESHOLD) {
         let Some(pod) = context.views.pods.get(&key) else { continue };
         tracing::debug!(pod = %key, ?reason, "removing");
         remove(&context, &key, &pod, reason).await.with_context(|| format!("removing {key}"))?;
@@ -123,13 +134,15 @@ async fn gone_nodes(context: &Context, pods: &[(Key, Arc<PodRow>)]) -> anyhow::R
 
 async fn remove(context: &Context, key: &Key, pod: &PodRow, reason: Reason) -> kube::Result<()> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);
-    if reason == Reason::Orphaned && !pod.is_finished() {
+    // A pod that has not ended gets its last phase, so that a Job counts it.
+    if !pod.is_finished() {
         let now = Timestamp::now();
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC",
             "message": "PodGC: node no longer exists", "lastTransitionTime": Time(Timestamp::from_second(now.as_second()).unwrap_or(now)),
         });
-        let patch = json!({"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "conditions": [condition]}});
+        let conditions = if reason == Reason::Orphaned { json!([condition]) } else { json!([]) };
+        let patch = json!({"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "conditions": conditions}});
         match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
             Err(error) if is_not_found(&error) || is_conflict(&error) => return Ok(()),
             other => other.map(|_| ())?,
@@ -167,9 +180,19 @@ mod tests {
             row("fine", |row| row.node = "win01".into()),
             row("waiting", |_| {}),
             row("dropped", |row| row.deleting = true),
+            row("stays", |row| row.node = "off".into()),
+            row("stranded", |row| {
+                row.node = "off".into();
+                row.deleting = true;
+            }),
+            row("ending", |row| {
+                row.node = "win01".into();
+                row.deleting = true;
+            }),
         ];
         let gone = HashSet::from(["gone".to_owned()]);
-        let removed: Vec<String> = plan(&pods, &gone, 1).iter().map(|(key, reason)| format!("{} {reason:?}", key.name)).collect();
-        assert_eq!(removed, ["old Ended", "middle Ended", "orphan Orphaned", "dropped NeverPlaced"]);
+        let off = HashSet::from(["off".to_owned()]);
+        let removed: Vec<String> = plan(&pods, &gone, &off, 1).iter().map(|(key, reason)| format!("{} {reason:?}", key.name)).collect();
+        assert_eq!(removed, ["old Ended", "middle Ended", "orphan Orphaned", "dropped NeverPlaced", "stranded Stranded"]);
     }
 }
