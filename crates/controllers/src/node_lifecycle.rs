@@ -4,10 +4,12 @@
 //! Inputs: nodes, their Leases, pods. Outputs: node conditions and taints, pod conditions, deletions, Events. Mirrors
 //! `pkg/controller/nodelifecycle` and `pkg/controller/tainteviction`.
 //! Guarantees: silence is measured by this process's clock from what it saw itself, so that a control plane that was away gives every node
-//! its full grace; nothing is evicted while no node at all is ready; taints of others stay.
+//! its full grace; nothing is evicted while no node at all is ready, and the nodes of a zone are evicted one after the other; taints of others
+//! stay.
 
 mod evict;
 mod plan;
+mod zones;
 
 use std::{
     collections::HashMap,
@@ -34,7 +36,8 @@ use crate::{
     runner::{Next, Queue},
     view::{NodeRow, Views},
 };
-use plan::plan;
+use plan::{Evictions, plan};
+use zones::{Turn, Zones, zone};
 
 struct Context {
     client: Client,
@@ -42,6 +45,7 @@ struct Context {
     events: EventRecorder,
     heard: Arc<Heard>,
     grace: Duration,
+    zones: Mutex<Zones>,
 }
 
 /// When each node was last heard of.
@@ -74,7 +78,7 @@ pub(crate) async fn run(client: Client, views: Views, timing: Timing, shutdown: 
     let heard = Arc::new(Heard { clock, at: Mutex::default() });
     watch(&views, &queue, &heard);
     let events = EventRecorder::new(client.clone(), "node-controller", "");
-    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace });
+    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace, zones: Mutex::default() });
     tokio::join!(queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)), evict::run(client, views, events, shutdown),);
 }
 
@@ -118,8 +122,8 @@ fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>) {
 async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     let Some(node) = context.views.nodes.get(Key::cluster(&name)) else { return Ok(Next::Change) };
     let left = context.grace.saturating_sub(context.heard.silent(&name));
-    let any_ready = context.views.nodes.snapshot().iter().any(|(_, row)| plan::is_ready(row));
-    let plan = plan(&node, left.is_zero(), any_ready);
+    let (evictions, turn) = evictions(&context, &node);
+    let plan = plan(&node, left.is_zero(), evictions);
     if !plan.is_empty() {
         tracing::debug!(node = name, "{plan}");
     }
@@ -127,12 +131,34 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
         mark_unknown(&context, &name, &node, &plan.unknown).await?;
     }
     if plan.taints.is_some() {
-        write_taints(&context, &name, any_ready).await?;
+        write_taints(&context, &name, evictions).await?;
     }
     if plan.silence_pods {
         silence_pods(&context, &name).await?;
     }
-    Ok(if left.is_zero() { Next::Change } else { Next::Within(left) })
+    let grace = (!left.is_zero()).then_some(left);
+    Ok([grace, turn].into_iter().flatten().min().map_or(Next::Change, Next::Within))
+}
+
+/// Whether the node's pods may be evicted, and when to ask again. A node that is lost takes its turn among those of its zone.
+fn evictions(context: &Context, node: &NodeRow) -> (Evictions, Option<Duration>) {
+    let nodes = context.views.nodes.snapshot();
+    if !nodes.iter().any(|(_, row)| plan::is_ready(row)) {
+        return (Evictions::Stop, None);
+    }
+    if !plan::awaits_eviction(node) {
+        return (Evictions::Hold, None);
+    }
+    let place = zone(&node.labels);
+    let (ready, unready): (Vec<_>, Vec<_>) = nodes.iter().filter(|(_, row)| zone(&row.labels) == place).partition(|(_, row)| plan::is_ready(row));
+    let now = (context.heard.clock)();
+    let turn = context.zones.lock().unwrap_or_else(PoisonError::into_inner).turn(&place, ready.len(), unready.len(), now);
+    match turn {
+        Turn::Now => (Evictions::Go, None),
+        Turn::In(left) => (Evictions::Hold, Some(left)),
+        // A node that becomes ready wakes all.
+        Turn::Stopped => (Evictions::Hold, None),
+    }
 }
 
 fn reference(name: &str, uid: &str) -> ObjectReference {
@@ -166,11 +192,11 @@ async fn mark_unknown(context: &Context, name: &str, node: &NodeRow, conditions:
     Ok(())
 }
 
-async fn write_taints(context: &Context, name: &str, any_ready: bool) -> anyhow::Result<()> {
+async fn write_taints(context: &Context, name: &str, evictions: Evictions) -> anyhow::Result<()> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     let written = update_with_retry(&nodes, name, |live| {
         let row = NodeRow::new(live);
-        let Some(mut taints) = plan::taints(&row, any_ready) else { return false };
+        let Some(mut taints) = plan::taints(&row, evictions) else { return false };
         for taint in taints.iter_mut().filter(|taint| taint.effect == "NoExecute" && taint.time_added.is_none()) {
             taint.time_added = Some(now());
         }

@@ -66,8 +66,27 @@ pub(super) fn is_unknown(node: &NodeRow) -> bool {
     node.condition("Ready").is_some_and(|one| one.status == "Unknown")
 }
 
-/// Plan for a node; `expired`: it was silent for longer than its grace; `any_ready`: some node of the cluster is ready.
-pub(super) fn plan(node: &NodeRow, expired: bool, any_ready: bool) -> Plan {
+/// Whether pods of a lost node may be evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Evictions {
+    Go,
+    /// Not of further nodes: those that are evicted stay so.
+    Hold,
+    /// Of no node: none of the cluster is ready.
+    Stop,
+}
+
+/// Whether the node is lost and its pods are not evicted yet.
+pub(super) fn awaits_eviction(node: &NodeRow) -> bool {
+    node.condition("Ready").is_some_and(|one| one.status != "True") && !is_evicted(node)
+}
+
+fn is_evicted(node: &NodeRow) -> bool {
+    node.taints.iter().any(|taint| taint.effect == NO_EXECUTE && matches!(taint.key.as_str(), NOT_READY | UNREACHABLE))
+}
+
+/// Plan for a node; `expired`: it was silent for longer than its grace.
+pub(super) fn plan(node: &NodeRow, expired: bool, evictions: Evictions) -> Plan {
     let known = |type_: &&&str| match node.condition(type_) {
         Some(condition) => condition.status != "Unknown",
         None => **type_ == "Ready",
@@ -77,12 +96,12 @@ pub(super) fn plan(node: &NodeRow, expired: bool, any_ready: bool) -> Plan {
         false => Vec::new(),
     };
     // The taints that follow from new conditions are written once the conditions are seen.
-    let taints = if unknown.is_empty() { taints(node, any_ready) } else { None };
+    let taints = if unknown.is_empty() { taints(node, evictions) } else { None };
     Plan { silence_pods: is_unknown(node), unknown, taints }
 }
 
 /// The taints that a node should have, if they are others than it has.
-pub(super) fn taints(node: &NodeRow, any_ready: bool) -> Option<Vec<Taint>> {
+pub(super) fn taints(node: &NodeRow, evictions: Evictions) -> Option<Vec<Taint>> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     let ready = node.condition("Ready").map(|one| one.status.as_str());
     match ready {
@@ -93,7 +112,12 @@ pub(super) fn taints(node: &NodeRow, any_ready: bool) -> Option<Vec<Taint>> {
         None => wanted.push((NOT_READY, NO_SCHEDULE)),
     }
     // When no node is ready, the fault is more likely ours: no pod is evicted.
-    wanted.retain(|(_, effect)| any_ready || *effect != NO_EXECUTE);
+    let evicts = match evictions {
+        Evictions::Go => true,
+        Evictions::Hold => is_evicted(node),
+        Evictions::Stop => false,
+    };
+    wanted.retain(|(_, effect)| evicts || *effect != NO_EXECUTE);
     let pressed = PRESSURES.iter().filter(|(type_, _)| readiness::is_true(&node.conditions, type_));
     wanted.extend(pressed.map(|(_, key)| (*key, NO_SCHEDULE)));
     if node.unschedulable {
@@ -128,43 +152,69 @@ mod tests {
 
     #[test]
     fn conditions_decide_taints_and_pods() {
-        for (what, node, expired, any_ready, expected) in [
-            ("a new node", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), false, true, ""),
-            ("a node without its first taint", node(&[], &[], false), false, true, "taints: node.kubernetes.io/not-ready:NoSchedule"),
-            ("a node became ready", node(&[("Ready", "True")], &[(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)], false), false, true, "taints:"),
-            ("others' taints stay", node(&[("Ready", "True")], &[("gpu", NO_SCHEDULE)], false), false, true, ""),
+        for (what, node, expired, evictions, expected) in [
+            ("a new node", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), false, Evictions::Go, ""),
+            ("a node without its first taint", node(&[], &[], false), false, Evictions::Go, "taints: node.kubernetes.io/not-ready:NoSchedule"),
+            (
+                "a node became ready",
+                node(&[("Ready", "True")], &[(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)], false),
+                false,
+                Evictions::Go,
+                "taints:",
+            ),
+            ("others' taints stay", node(&[("Ready", "True")], &[("gpu", NO_SCHEDULE)], false), false, Evictions::Go, ""),
             (
                 "a node says it is not ready",
                 node(&[("Ready", "False")], &[("gpu", NO_SCHEDULE)], false),
                 false,
-                true,
+                Evictions::Go,
                 "taints: gpu:NoSchedule node.kubernetes.io/not-ready:NoSchedule node.kubernetes.io/not-ready:NoExecute",
             ),
-            ("a node fell silent", node(&[("Ready", "True"), ("DiskPressure", "False")], &[], false), true, true, "unknown: Ready DiskPressure"),
-            ("a node never spoke", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), true, true, "unknown: Ready"),
+            (
+                "a node fell silent",
+                node(&[("Ready", "True"), ("DiskPressure", "False")], &[], false),
+                true,
+                Evictions::Go,
+                "unknown: Ready DiskPressure",
+            ),
+            ("a node never spoke", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), true, Evictions::Go, "unknown: Ready"),
             (
                 "a silent node",
                 node(&[("Ready", "Unknown")], &[(NOT_READY, NO_SCHEDULE)], false),
                 true,
+                Evictions::Go,
+                "taints: node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute; its pods are not ready",
+            ),
+            (
+                "another node of the zone was evicted just now",
+                node(&[("Ready", "Unknown")], &[], false),
                 true,
+                Evictions::Hold,
+                "taints: node.kubernetes.io/unreachable:NoSchedule; its pods are not ready",
+            ),
+            (
+                "an evicted node falls silent",
+                node(&[("Ready", "Unknown")], &[(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)], false),
+                true,
+                Evictions::Hold,
                 "taints: node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute; its pods are not ready",
             ),
             (
                 "all nodes are silent",
                 node(&[("Ready", "Unknown")], &[(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)], false),
                 true,
-                false,
+                Evictions::Stop,
                 "taints: node.kubernetes.io/unreachable:NoSchedule; its pods are not ready",
             ),
             (
                 "cordoned and short of memory",
                 node(&[("Ready", "True"), ("MemoryPressure", "True")], &[], true),
                 false,
-                true,
+                Evictions::Go,
                 "taints: node.kubernetes.io/memory-pressure:NoSchedule node.kubernetes.io/unschedulable:NoSchedule",
             ),
         ] {
-            assert_eq!(plan(&node, expired, any_ready).to_string(), expected, "{what}");
+            assert_eq!(plan(&node, expired, evictions).to_string(), expected, "{what}");
         }
     }
 }
