@@ -184,3 +184,21 @@ async fn large_documents_are_packed_and_kept_by_their_hash() {
     assert!(!small.headers().contains_key("content-encoding"));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_review_is_no_table() {
+    let server = TestServer::start().await;
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    for (accept, wanted) in [
+        ("application/json;as=Table;v=v1;g=meta.k8s.io", 406),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", 406),
+        ("application/json", 201),
+    ] {
+        let headers = [("content-type", "application/json"), ("accept", accept)];
+        let (code, _, body) = send(&server, "admin", &["system:masters"], request("POST", path, &headers, review.to_string())).await;
+        assert_eq!(code, wanted, "{accept}: {}", String::from_utf8_lossy(&body));
+    }
+    server.stop().await;
+}

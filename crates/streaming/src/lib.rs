@@ -8,10 +8,12 @@
 //! | [`websocket`] | numbered channels, and a byte stream inside messages |
 //! | [`remotecommand`] | a program's streams over either wire, and from one to the other |
 //! | [`portforward`] | connections to a pod's ports over SPDY |
+//! | [`links`] | links in HTML pages that a proxy passes on |
 //!
 //! Peers are foreign: what they can make this side hold is limited in each module, and a peer that does not read or write
 //! delays only itself.
 
+pub mod links;
 pub mod portforward;
 pub mod remotecommand;
 pub mod spdy;

@@ -1,6 +1,7 @@
 //! nodes/proxy, pods/proxy and services/proxy: HTTP through the API server, upgrades included
-//! (pkg/registry/core/{node,pod,service}/…, apimachinery/pkg/util/proxy). Pages are passed on as they are: links in them are not
-//! rewritten, redirects are.
+//! (pkg/registry/core/{node,pod,service}/…, apimachinery/pkg/util/proxy). Redirects and links in pages lead through the proxy again.
+
+mod page;
 
 use super::{Target, Transport};
 use crate::backends::{backends, is_global};
@@ -91,12 +92,12 @@ impl<'a> Id<'a> {
     }
 
     fn of(text: &'a str, what: &str) -> Result<Self, ApiError> {
-        let id = Self::parse(text).ok_or_else(|| ApiError::bad_request(format!("invalid {what} request {text:?}")))?;
-        if id.scheme == "https" && what != "node" {
-            let message = format!("{what} {:?} cannot be reached over https through this API server: use http, or kubectl port-forward", id.name);
-            return Err(ApiError::new(501, "", message));
-        }
-        Ok(id)
+        Self::parse(text).ok_or_else(|| ApiError::bad_request(format!("invalid {what} request {text:?}")))
+    }
+
+    /// How a pod is reached that the request names.
+    fn transport(&self) -> Transport {
+        if self.scheme == "https" { Transport::Unverified } else { Transport::Plain }
     }
 }
 
@@ -125,7 +126,7 @@ fn pod(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
         port.and_then(|port| u16::try_from(port).ok()).ok_or_else(|| ApiError::bad_request(format!("invalid pod request {:?}", call.info.name)))?;
     let address = object::text(&pod, &["status", "podIP"]).parse().ok().filter(|address| allowed(api, address));
     let address = address.ok_or_else(|| ApiError::bad_request("address not allowed"))?;
-    Ok(Target { transport: Transport::Plain, address, port, path })
+    Ok(Target { transport: id.transport(), address, port, path })
 }
 
 /// Addresses of pods and nodes (`IsProxyableIP`); not the control plane's own.
@@ -155,7 +156,7 @@ fn service(api: &Api, call: &Call, path: String) -> Result<Target, ApiError> {
         return Err(unavailable(format!("no endpoints available for service {:?}", call.info.name)));
     }
     let (address, port) = backends.swap_remove(rand::random_range(0..backends.len()));
-    Ok(Target { transport: Transport::Plain, address, port, path })
+    Ok(Target { transport: id.transport(), address, port, path })
 }
 
 async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &str) -> Result<Response<Body>, ApiError> {
@@ -169,6 +170,8 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
         }
     });
     let (parts, body) = request.into_parts();
+    let host = parts.headers.get(HOST).cloned().or_else(|| HeaderValue::try_from(parts.uri.authority()?.as_str()).ok());
+    let has_page = parts.method != Method::HEAD;
     let mut passed = Request::builder().method(parts.method).uri(&target.path).header(HOST, target.authority());
     if let Some(headers) = passed.headers_mut() {
         copy(&parts.headers, headers);
@@ -176,8 +179,8 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
         if let Ok(uri) = HeaderValue::try_from(format!("{prefix}{}", target.path.split('?').next().unwrap_or_default())) {
             headers.insert("x-forwarded-uri", uri);
         }
-        if let Some(host) = parts.headers.get(HOST).cloned().or_else(|| HeaderValue::try_from(parts.uri.authority()?.as_str()).ok()) {
-            headers.insert("x-forwarded-host", host);
+        if let Some(host) = &host {
+            headers.insert("x-forwarded-host", host.clone());
         }
         headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
     }
@@ -186,10 +189,15 @@ async fn forward(api: &Api, request: Request<Body>, target: &Target, prefix: &st
     let mut response = Response::new(body.map_err(Into::into).boxed_unsync());
     *response.status_mut() = parts.status;
     copy(&parts.headers, response.headers_mut());
-    if let Some(location) = response.headers().get(LOCATION).and_then(|location| location.to_str().ok()).and_then(|to| redirect(to, target, prefix)) {
-        response.headers_mut().insert(LOCATION, location);
+    let hosts = [target.authority(), host.and_then(|host| host.to_str().map(str::to_owned).ok()).unwrap_or_default()];
+    if let Some(location) = response.headers().get(LOCATION) {
+        let through = location.to_str().ok().and_then(|location| page::through(location, &hosts, prefix));
+        if let Some(through) = through.and_then(|through| HeaderValue::try_from(through).ok()) {
+            response.headers_mut().insert(LOCATION, through);
+        }
+        return Ok(response);
     }
-    Ok(response)
+    if has_page { page::rewrite(response, hosts, prefix.to_owned()).await } else { Ok(response) }
 }
 
 /// Authentication and impersonation end at this server: a backend that trusts it as a front proxy, or answers with its own rights, must not
@@ -209,13 +217,6 @@ fn copy(from: &HeaderMap, to: &mut HeaderMap) {
     for (name, value) in from.iter().filter(|(name, _)| passed(name)) {
         to.append(name, value.clone());
     }
-}
-
-/// A redirect to another place of the same backend leads through here again.
-fn redirect(location: &str, target: &Target, prefix: &str) -> Option<HeaderValue> {
-    let path = location.strip_prefix("http://").and_then(|rest| rest.strip_prefix(&target.authority())).unwrap_or(location);
-    let ours = path.starts_with('/') && !path.starts_with("//") && !path.starts_with(prefix);
-    ours.then(|| HeaderValue::try_from(format!("{prefix}{path}")).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -239,7 +240,9 @@ mod tests {
         for wrong in ["", ":80", "ftp:a:1", "a:b:c:d"] {
             assert_eq!(Id::parse(wrong), None, "{wrong}");
         }
-        assert_eq!(Id::of("https:a:1", "pod").unwrap_err().code, 501);
+        assert_eq!(Id::of("https:a:1", "pod").unwrap().transport(), Transport::Unverified);
+        assert_eq!(Id::of("http:a:1", "pod").unwrap().transport(), Transport::Plain);
+        assert_eq!(Id::of("ftp:a:1", "pod").unwrap_err().code, 400);
     }
 
     #[test]
@@ -275,15 +278,5 @@ mod tests {
         copy(&from, &mut to);
         drop_identity(&mut to);
         assert_eq!(to.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
-    }
-
-    #[test]
-    fn redirects_come_back() {
-        let target = Target { transport: Transport::Plain, address: "10.0.0.1".parse().unwrap(), port: 80, path: "/".into() };
-        assert_eq!(redirect("/x", &target, "/p").unwrap(), "/p/x");
-        assert_eq!(redirect("http://10.0.0.1:80/x?y", &target, "/p").unwrap(), "/p/x?y");
-        for kept in ["relative", "//host/x", "https://elsewhere/x", "/p/x"] {
-            assert_eq!(redirect(kept, &target, "/p"), None, "{kept}");
-        }
     }
 }

@@ -38,7 +38,8 @@ pub struct Accepted {
     pub transform: Transform,
 }
 
-const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+/// What is served, as errors name it.
+pub const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
 /// Chooses among what the client accepts; the first clause that can be served wins, as upstream.
 pub fn accept(headers: &HeaderMap) -> Result<Accepted, ApiError> {

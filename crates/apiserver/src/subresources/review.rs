@@ -5,7 +5,7 @@ use crate::authn::UserInfo;
 use crate::authn::token::ISSUER;
 use crate::authz::{Attributes, Decision};
 use crate::http::call::Call;
-use crate::http::negotiate;
+use crate::http::negotiate::{self, MEDIA_TYPES, Transform};
 use crate::http::respond::{self, Body};
 use crate::object;
 use crate::server::Api;
@@ -35,6 +35,11 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
         let message = format!("{} is not supported on resources of kind {:?}", info.verb, format!("{resource}.{group}"));
         return Err(ApiError::new(405, "MethodNotAllowed", message));
     }
+    // Before anything is asked: upstream finds that there is nothing to make a table of.
+    let accepted = negotiate::accept(&call.headers)?;
+    if accepted.transform != Transform::None {
+        return Err(ApiError::not_acceptable(&MEDIA_TYPES));
+    }
     let mut review = call.document()?;
     let asked = object::lookup(&review, &["spec", "resourceAttributes", "namespace"]);
     if local && asked.is_none_or(|asked| *asked != info.namespace) {
@@ -54,7 +59,6 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
     };
     review["metadata"] = json!({"creationTimestamp": null});
     review["status"] = status;
-    let accepted = negotiate::accept(&call.headers)?;
     Ok(Some(respond::document(accepted.encoding, 201, &review)))
 }
 
