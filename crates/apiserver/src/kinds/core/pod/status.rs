@@ -40,6 +40,35 @@ fn qos_class(pod: &Value) -> &'static str {
     qos_class_of(containers.map(|container| bounds(object::lookup(container, &["resources"]))))
 }
 
+/// Whether the generation rises: with the spec, but not when the pod is bound to a node, which nothing else can do to a stored pod.
+pub(super) fn spec_changed(old: &Value, new: &Value) -> bool {
+    let rest = |pod: &Value| {
+        let mut spec = pod.get("spec").cloned().unwrap_or_default();
+        spec.as_object_mut().map(|spec| spec.shift_remove("nodeName"));
+        spec
+    };
+    old.get("spec") != new.get("spec") && rest(old) != rest(new)
+}
+
+/// A status that does not say which generation it is of says what the old one said (`preserveOldObservedGeneration`).
+pub(super) fn keep_observed(old: &Value, new: &mut Value) {
+    const MEMBER: &str = "observedGeneration";
+    let unset = |value: &Value| object::integer(value, &[MEMBER]).unwrap_or_default() == 0;
+    let Some(status) = new.get_mut("status").filter(|status| status.is_object()) else { return };
+    if let Some(before) = object::lookup(old, &["status", MEMBER]).filter(|_| unset(status)) {
+        object::set(status, MEMBER, before.clone());
+    }
+    // Several conditions may have one type.
+    let mut before: Vec<&Value> = object::list(old, &["status", "conditions"]).iter().collect();
+    for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(place) = before.iter().position(|own| own["type"] == condition["type"]) else { continue };
+        let generation = before.remove(place).get(MEMBER);
+        if let Some(generation) = generation.filter(|_| condition.is_object() && unset(condition)) {
+            object::set(condition, MEMBER, generation.clone());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +89,27 @@ mod tests {
         assert_eq!(qos_class(&pod_level), "Guaranteed", "pod-level resources decide alone");
         let equal = json!({"requests": {"cpu": "1000m", "memory": "1024Mi"}, "limits": full});
         assert_eq!(qos_class(&pod(equal)), "Guaranteed", "quantities are compared, not their texts");
+    }
+
+    #[test]
+    fn a_binding_is_no_new_generation() {
+        let pod = |spec: Value| json!({"spec": spec});
+        let new = pod(json!({"containers": []}));
+        assert!(!spec_changed(&new, &pod(json!({"containers": [], "nodeName": "n"}))));
+        assert!(spec_changed(&new, &pod(json!({"containers": [], "activeDeadlineSeconds": 1}))));
+    }
+
+    #[test]
+    fn a_status_keeps_the_generations_that_it_does_not_name() {
+        let condition = |generation: Value| json!({"type": "Ready", "observedGeneration": generation});
+        let old = json!({"status": {"observedGeneration": 3, "conditions": [condition(json!(3)), condition(json!(2))]}});
+        let mut new = json!({"status": {"conditions": [{"type": "Ready"}, {"type": "Other"}, condition(json!(0)), {"type": "Ready"}]}});
+        keep_observed(&old, &mut new);
+        assert_eq!(new["status"]["observedGeneration"], 3);
+        assert_eq!(new["status"]["conditions"], json!([condition(json!(3)), {"type": "Other"}, condition(json!(2)), {"type": "Ready"}]));
+        let mut newer = json!({"status": {"observedGeneration": 4, "conditions": [condition(json!(4))]}});
+        keep_observed(&old, &mut newer);
+        assert_eq!(newer, json!({"status": {"observedGeneration": 4, "conditions": [condition(json!(4))]}}));
     }
 
     #[test]
