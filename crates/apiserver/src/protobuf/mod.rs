@@ -169,13 +169,14 @@ fn convert(kind: &str, wire: Wire<'_>, depth: usize) -> Result<Value> {
     match (kind, wire) {
         ("i", Wire::Number(number)) => Ok(number.cast_signed().into()),
         ("b", Wire::Number(number)) => Ok((number != 0).into()),
-        ("d", Wire::Fixed(bits)) => Ok(f64::from_bits(bits).into()),
+        ("d", Wire::Fixed(bits)) => Ok(number(f64::from_bits(bits))),
         ("s", Wire::Bytes(bytes)) => Ok(text(bytes).into()),
         ("y", Wire::Bytes(bytes)) => Ok(STANDARD.encode(bytes).into()),
         ("T" | "U", Wire::Bytes(bytes)) => time(bytes, kind == "U"),
         ("Q", Wire::Bytes(bytes)) => first_text(bytes),
         ("I", Wire::Bytes(bytes)) => int_or_string(bytes),
-        ("R" | "F", Wire::Bytes(bytes)) => raw(bytes),
+        ("R" | "F" | "J", Wire::Bytes(bytes)) => raw(bytes),
+        ("A" | "O" | "P", Wire::Bytes(bytes)) => schema_or_other(kind, bytes, depth),
         (message, Wire::Bytes(bytes)) => {
             let mut object = Map::new();
             if let Some(line) = line(message) {
@@ -204,6 +205,33 @@ fn raw(bytes: &[u8]) -> Result<Value> {
         }
     }
     Ok(Value::Null)
+}
+
+/// As Go writes it: a whole number has no fraction.
+fn number(value: f64) -> Value {
+    const LARGEST: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() <= LARGEST { serde_json::from_str(&format!("{value:.0}")).unwrap_or_default() } else { value.into() }
+}
+
+/// A schema where something else may stand: several schemas (A), a bool (O), or several strings (P).
+fn schema_or_other(kind: &str, bytes: &[u8], depth: usize) -> Result<Value> {
+    const SCHEMA: &str = "apiextensions.JSONSchemaProps";
+    let (mut schema, mut several, mut allows) = (None, Vec::new(), false);
+    for field in Fields(bytes) {
+        match (kind, field?) {
+            ("O", (1, Wire::Number(number))) => allows = number != 0,
+            ("A" | "P", (1, wire)) | ("O", (2, wire)) => schema = Some(convert(SCHEMA, wire, depth + 1)?),
+            ("A", (2, wire)) => several.push(convert(SCHEMA, wire, depth + 1)?),
+            ("P", (2, Wire::Bytes(bytes))) => several.push(text(bytes).into()),
+            _ => {}
+        }
+    }
+    Ok(match (schema, kind) {
+        (_, "A" | "P") if !several.is_empty() => several.into(),
+        (Some(schema), _) => schema,
+        (None, "O") => allows.into(),
+        (None, _) => Value::Null,
+    })
 }
 
 fn int_or_string(bytes: &[u8]) -> Result<Value> {
@@ -300,9 +328,24 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn varint(mut value: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        while value >= 0x80 {
+            out.push(u8::try_from(value & 0x7f).unwrap() | 0x80);
+            value >>= 7;
+        }
+        out.push(u8::try_from(value).unwrap());
+        out
+    }
+
     /// A length-delimited field.
-    fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
-        [&[number << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
+    fn bytes(number: usize, content: &[u8]) -> Vec<u8> {
+        [varint(number << 3 | 2), varint(content.len()), content.to_vec()].concat()
+    }
+
+    /// A bool that is true.
+    fn flag(number: usize) -> Vec<u8> {
+        [varint(number << 3), vec![1]].concat()
     }
 
     fn envelope(version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
@@ -345,6 +388,42 @@ mod tests {
     }
 
     #[test]
+    fn a_definition_of_a_custom_resource_becomes_its_json() {
+        let string = bytes(5, b"string");
+        let property = |name: &[u8], schema: &[u8]| bytes(29, &[bytes(1, name), bytes(2, schema)].concat());
+        let number = [bytes(5, b"number"), vec![9 << 3 | 1], 5.0_f64.to_le_bytes().to_vec(), flag(40)].concat();
+        let list = [bytes(5, b"array"), bytes(24, &bytes(1, &string))].concat();
+        let map = [bytes(5, b"object"), bytes(30, &bytes(2, &string))].concat();
+        let open = [bytes(5, b"object"), bytes(30, &flag(1)), flag(38)].concat();
+        let defaulted = [string.clone(), bytes(8, &bytes(1, b"\"a\""))].concat();
+        let schema = [
+            bytes(5, b"object"),
+            property(b"n", &number),
+            property(b"l", &list),
+            property(b"m", &map),
+            property(b"o", &open),
+            property(b"d", &defaulted),
+        ]
+        .concat();
+        let schema = bytes(1, &schema);
+        let version = [bytes(1, b"v1"), vec![2 << 3, 1, 3 << 3, 1], bytes(4, &schema), bytes(5, &bytes(1, b""))].concat();
+        let names = [bytes(1, b"things"), bytes(4, b"Thing")].concat();
+        let spec = [bytes(1, b"example.com"), bytes(3, &names), bytes(4, b"Namespaced"), bytes(7, &version)].concat();
+        let found = decode(&envelope("apiextensions.k8s.io/v1", "CustomResourceDefinition", &bytes(2, &spec))).unwrap();
+        let properties = json!({
+            "n": {"type": "number", "maximum": 5, "x-kubernetes-int-or-string": true}, "l": {"type": "array", "items": {"type": "string"}},
+            "m": {"type": "object", "additionalProperties": {"type": "string"}}, "d": {"type": "string", "default": "a"},
+            "o": {"type": "object", "additionalProperties": true, "x-kubernetes-preserve-unknown-fields": true},
+        });
+        let version = json!({"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}}});
+        assert_eq!(
+            found["spec"],
+            json!({"group": "example.com", "names": {"plural": "things", "kind": "Thing"}, "scope": "Namespaced", "versions": [version]})
+        );
+    }
+
+    #[test]
     fn secrets_times_quantities_and_named_lists_are_written_as_json_does() {
         let data = [bytes(1, b"k"), bytes(2, &[0, 255])].concat();
         assert_eq!(decode(&envelope("v1", "Secret", &bytes(2, &data))).unwrap()["data"], json!({"k": "AP8="}));
@@ -360,7 +439,7 @@ mod tests {
             for word in line.split_whitespace().skip(1) {
                 let kind = word.splitn(3, ':').nth(2).unwrap().trim_start_matches(['!', '*', '[', ']', '{', '}']);
                 // Structs without members have no line.
-                let empty = kind == "batch.JobSchedulingConfiguration";
+                let empty = ["batch.JobSchedulingConfiguration", "apiextensions.CustomResourceSubresourceStatus"].contains(&kind);
                 assert!(kind.len() == 1 || names.contains(&kind) || empty, "{line}: {kind}");
             }
         }
