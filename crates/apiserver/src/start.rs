@@ -170,9 +170,14 @@ fn tls(config: &Config) -> Result<TlsAcceptor, StartError> {
     Ok(TlsAcceptor::from(Arc::new(server)))
 }
 
-/// Lets old Events go, until the end.
+/// Lets old Events and old revisions go, until the end.
 async fn sweep(api: Arc<Api>) {
+    let mut revisions = expiry::Revisions::default();
+    let store = &api.registry.store;
     loop {
+        if let Some(revision) = revisions.note(std::time::Instant::now(), store.revision()) {
+            store.compact(revision);
+        }
         tokio::select! {
             () = tokio::time::sleep(expiry::SWEEP_EVERY) => api.registry.expire_events(jiff::Timestamp::now()).await,
             () = api.shutdown.cancelled() => return,

@@ -72,6 +72,9 @@ pub fn qualified(group: &str, name: &str) -> String {
     if group.is_empty() { name.to_string() } else { format!("{name}.{group}") }
 }
 
+/// Where an error keeps the token that its metadata shows; such errors have no other details.
+const CONTINUE: &str = "continue";
+
 fn details(kind: &Names, name: &str) -> Value {
     let mut details = Map::new();
     if !name.is_empty() {
@@ -175,6 +178,15 @@ impl ApiError {
         Self::new(410, "Expired", message)
     }
 
+    /// 410: a page of a list that is no longer what it was; the list goes on with this token.
+    pub fn expired_page(token: &str) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue \
+             parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token \
+             results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and \
+             now may show up in the list.";
+        Self { details: Some(json!({CONTINUE: token})), ..Self::expired(message) }
+    }
+
     /// 504: a resourceVersion that has not come yet.
     pub fn too_large(asked: u64, current: u64) -> Self {
         let details = json!({"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}], "retryAfterSeconds": 1});
@@ -232,8 +244,10 @@ impl ApiError {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": &*self.reason,
         });
-        if let Some(details) = &self.details {
-            status["details"] = details.clone();
+        match &self.details {
+            Some(details) if details.get(CONTINUE).is_some() => status["metadata"]["continue"] = details[CONTINUE].clone(),
+            Some(details) => status["details"] = details.clone(),
+            None => {}
         }
         status["code"] = self.code.into();
         status

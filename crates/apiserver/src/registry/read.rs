@@ -157,13 +157,10 @@ impl Registry {
             At::Latest => Ok(self.store.list(&prefix)),
             At::Exact(revision) => match self.store.list_at(&prefix, revision) {
                 Ok(rows) => Ok((revision, rows)),
-                Err(_) if resume.is_some() => Err(ApiError::expired(
-                    "The provided continue parameter is too old to display a consistent list result. You must start a new list \
-                     without the continue parameter.",
-                )),
-                Err(compacted) => {
-                    Err(ApiError::expired(format!("The resourceVersion for the provided list is too old: {revision} ({})", compacted.oldest)))
-                }
+                Err(compacted) => Err(match resume {
+                    Some(resume) => ApiError::expired_page(&encode_token(-1, &resume.start)),
+                    None => ApiError::expired(format!("The resourceVersion for the provided list is too old: {revision} ({})", compacted.oldest)),
+                }),
             },
         }
     }
@@ -212,8 +209,12 @@ fn check_match(kind: &Kind, asked: &str, how: &str) -> Result<(), ApiError> {
 }
 
 fn encode_continue(revision: u64, last: &str) -> String {
-    let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": format!("{last}\0")});
-    URL_SAFE_NO_PAD.encode(token.to_string())
+    encode_token(i64::try_from(revision).unwrap_or(i64::MAX), &format!("{last}\0"))
+}
+
+/// A revision of -1 is the latest: the list goes on without being consistent with its beginning.
+fn encode_token(revision: i64, start: &str) -> String {
+    URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
 }
 
 fn decode_continue(token: &str) -> Result<Continue, ApiError> {
@@ -234,6 +235,8 @@ mod tests {
     fn continue_tokens_round_trip() {
         let resume = decode_continue(&encode_continue(7, "core/pods/a/b")).unwrap();
         assert_eq!((resume.revision, &*resume.start), (Some(7), "core/pods/a/b\0"));
+        let resume = decode_continue(&encode_token(-1, "core/pods/a/b\0")).unwrap();
+        assert_eq!((resume.revision, &*resume.start), (None, "core/pods/a/b\0"));
         assert_eq!(decode_continue("!!").err().unwrap().code, 400);
     }
 

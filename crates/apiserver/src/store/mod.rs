@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
 use window::Window;
@@ -120,6 +121,8 @@ pub struct Store {
 struct Shared {
     state: Mutex<State>,
     published: watch::Sender<u64>,
+    /// Lists of earlier revisions are refused.
+    compacted: AtomicU64,
 }
 
 struct State {
@@ -141,7 +144,7 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let (disk, loaded) = Disk::open(dir)?;
         let state = State { revision: loaded.revision, index: loaded.index, window: Window::starting_at(loaded.revision), changed: HashMap::new() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), published: watch::Sender::new(loaded.revision) });
+        let shared = Arc::new(Shared { state: Mutex::new(state), published: watch::Sender::new(loaded.revision), compacted: AtomicU64::new(0) });
         let disk = disk.start(Arc::clone(&shared)).map_err(|source| OpenError::File {
             dir: dir.to_path_buf(),
             operation: "starting the writer thread",
@@ -177,6 +180,10 @@ impl Store {
 
     /// Everything below `prefix` as it was at `revision`: today's state with the later events undone.
     pub fn list_at(&self, prefix: &str, revision: u64) -> Result<Rows, Compacted> {
+        let compacted = self.shared.compacted.load(Ordering::Acquire);
+        if revision < compacted {
+            return Err(Compacted { oldest: compacted });
+        }
         let state = self.shared.lock();
         let later = state.window.after(revision)?;
         let mut found: BTreeMap<Arc<str>, Entry> = range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect();
@@ -187,6 +194,11 @@ impl Store {
             };
         }
         Ok(found.into_iter().collect())
+    }
+
+    /// Refuses lists of revisions before this one from now on. Watches may still begin earlier, as far as the window goes back.
+    pub fn compact(&self, revision: u64) {
+        self.shared.compacted.fetch_max(revision, Ordering::AcqRel);
     }
 
     /// Up to `most` events below `prefix` after revision `cursor` that are on disk, and the cursor to go on from.
