@@ -42,6 +42,12 @@ async fn unknown_fields_are_refused_reported_or_ignored() {
     let (code, _, body) = admin(&server, "POST", &format!("{MAPS}?fieldValidation=Strict"), &map("a")).await;
     assert_eq!(code, 400);
     assert_eq!(body["message"], "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"dada\"");
+    let deployment = r#"{"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"unknownField": 1, "replicas": 1, "replicas": 2}}"#;
+    let path = "/apis/apps/v1/namespaces/default/deployments?fieldValidation=Strict";
+    let (_, _, body) = send(&server, "admin", &["system:masters"], request("POST", path, &[("content-type", "application/json")], deployment)).await;
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let wanted = "strict decoding error: unknown field \"spec.unknownField\", duplicate field \"spec.replicas\"";
+    assert!(body["message"].as_str().unwrap().ends_with(wanted), "{body}");
     let (code, warnings, body) = admin(&server, "POST", MAPS, &map("a")).await;
     assert_eq!((code.as_u16(), warnings), (201, vec!["299 - \"unknown field \\\"dada\\\"\"".to_string()]));
     assert!(body.get("dada").is_none());

@@ -3,7 +3,7 @@
 
 use super::apply::{self, APPLY_PATCH};
 use super::call::Call;
-use super::field_validation::{FieldValidation, field_validation};
+use super::field_validation::{FieldValidation, field_validation, in_document_order};
 use super::json;
 use super::negotiate::{self, decode_strictly};
 use crate::authz::Attributes;
@@ -52,9 +52,13 @@ fn check_type(kind: &Kind, value: &Value) -> Result<(), ApiError> {
 
 /// Types are always checked; unknown and `repeated` fields are refused, reported or ignored.
 fn check_fields(kind: &Kind, value: Value, repeated: Vec<String>, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
+    let document = (!repeated.is_empty()).then(|| value.clone());
     let checked = schema::decode_check(kind, fields::keep_reset(value)).map_err(|error| error.to_string())?;
     let mut found = repeated;
     found.extend(checked.unknown);
+    if let Some(document) = document.filter(|_| kind.custom.is_none()) {
+        in_document_order(&document, &mut found);
+    }
     match validation {
         FieldValidation::Strict if !found.is_empty() => return Err(format!("strict decoding error: {}", found.join(", "))),
         FieldValidation::Warn => found.into_iter().for_each(|warning| context.warn(warning)),
