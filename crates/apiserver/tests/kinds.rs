@@ -152,9 +152,14 @@ async fn budgets_forbid_evictions() {
     let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}});
     ask(&server, "PATCH", &format!("{budgets}/b/status"), "application/merge-patch+json", status.to_string()).await;
     assert_eq!(evict("one", "?dryRun=All").await.code, 201);
-    assert!(get(&server, &format!("{PODS}/one")).await["metadata"].get("deletionTimestamp").is_none(), "only a rehearsal");
+    let conditions = |pod: &Value| pod["status"]["conditions"].as_array().unwrap().iter().map(|one| one["type"].clone()).collect::<Vec<_>>();
+    let one = get(&server, &format!("{PODS}/one")).await;
+    assert!(one["metadata"].get("deletionTimestamp").is_none(), "only a rehearsal");
+    assert_eq!(conditions(&one), ["Ready"]);
     assert_eq!(evict("one", "").await.code, 201);
-    assert!(get(&server, &format!("{PODS}/one")).await["metadata"]["deletionTimestamp"].is_string());
+    let one = get(&server, &format!("{PODS}/one")).await;
+    assert!(one["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(conditions(&one), ["Ready", "DisruptionTarget"]);
     let refused = evict("two", "").await;
     assert_eq!(refused.body["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
     let why = &refused.body["details"]["causes"][0];

@@ -45,6 +45,12 @@ pub(super) async fn evict(api: &Api, call: &Call, kind: &Arc<Kind>, context: &Wr
         if pinned {
             options.resource_version = Some(object::resource_version(&pod).to_string());
         }
+        if !dry_run {
+            match mark(api, &context, kind, &pod, &options).await {
+                Err(error) if error.is_conflict() && pinned => continue,
+                marked => options.resource_version = options.resource_version.take().and(marked?),
+            }
+        }
         match api.registry.delete_admitted(&context, kind, namespace, name, &options).await {
             Err(error) if error.is_conflict() && pinned => {}
             Err(error) => return Err(error),
@@ -52,6 +58,37 @@ pub(super) async fn evict(api: &Api, call: &Call, kind: &Arc<Kind>, context: &Wr
         }
     }
     Err(ApiError::disruption_budget(&format!("The pod {name} keeps changing."), Some(10)))
+}
+
+/// Lets the pod say why it ends; answers with its new resourceVersion (`addConditionAndDeletePod`).
+async fn mark(api: &Api, context: &WriteContext, kind: &Arc<Kind>, pod: &Value, options: &DeleteOptions) -> Result<Option<String>, ApiError> {
+    let target = registry::update::Target { kind, namespace: object::namespace(pod), name: object::name(pod), part: Part::Internal };
+    let now = object::now();
+    let change = |current: &Value| {
+        let checks = [("UID", &options.uid, object::uid(current)), ("ResourceVersion", &options.resource_version, object::resource_version(current))];
+        for (what, wanted, found) in checks {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| !wanted.is_empty() && *wanted != found) {
+                let why = format!("the {what} in the precondition ({wanted}) does not match the {what} in record ({found})");
+                return Err(ApiError::conflict(kind, object::name(current), &why));
+            }
+        }
+        let mut marked = current.clone();
+        disrupt(&mut marked, &now);
+        Ok(marked)
+    };
+    let marked = api.registry.update(context, target, options.resource_version.is_none(), change).await?;
+    Ok(Some(object::resource_version(&marked).to_string()))
+}
+
+/// Pure.
+fn disrupt(pod: &mut Value, now: &str) {
+    const DISRUPTED: &str = "DisruptionTarget";
+    let conditions = object::array_mut(object::map_mut(pod, "status"), "conditions");
+    let known = conditions.iter().find(|condition| condition["type"] == DISRUPTED && condition["status"] == "True");
+    let since = known.map_or_else(|| now.into(), |condition| condition["lastTransitionTime"].clone());
+    conditions.retain(|condition| condition["type"] != DISRUPTED);
+    conditions.push(json!({"type": DISRUPTED, "status": "True", "lastProbeTime": null, "lastTransitionTime": since,
+        "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}));
 }
 
 /// Whether the pod counts in no budget (any more).
@@ -145,6 +182,17 @@ fn exhausted(status: &mut Map<String, Value>, generation: i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_evicted_pod_says_so_once() {
+        let mut pod = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        disrupt(&mut pod, "1");
+        let once = pod.clone();
+        disrupt(&mut pod, "2");
+        assert_eq!(pod, once);
+        let condition = &pod["status"]["conditions"][1];
+        assert_eq!((&condition["type"], &condition["reason"]), (&json!("DisruptionTarget"), &json!("EvictionByEvictionAPI")));
+    }
 
     fn budget(status: Value) -> Value {
         json!({"metadata": {"name": "b", "generation": 1}, "spec": {"selector": {"matchLabels": {"app": "web"}}}, "status": status})
