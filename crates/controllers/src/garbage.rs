@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use backoff::Backoff;
 use cluster::{ApiServer, Client, Informer, Key, Selection, is_conflict, is_not_found};
 use futures::future::join_all;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy},
@@ -200,6 +200,7 @@ async fn apply(context: &Context, place: &Place, live: &ObjectMeta, action: &Act
             }
         }
         Action::Disown(owners) => disown(&api, &place.key, live, owners).await,
+        Action::Unblock => unblock(&api, &place.key, live).await,
         Action::Orphan(dependents) => {
             let owner = live.uid.clone().unwrap_or_default();
             for dependent in dependents {
@@ -225,6 +226,13 @@ async fn orphan(context: &Context, dependent: &str, owner: &str) -> kube::Result
 async fn disown(api: &Api<DynamicObject>, key: &Key, live: &ObjectMeta, owners: &[String]) -> kube::Result<()> {
     let kept: Vec<_> = live.owner_references.iter().flatten().filter(|owner| !owners.contains(&owner.uid)).collect();
     write(api, key, json!({"metadata": {"resourceVersion": live.resource_version, "ownerReferences": kept}})).await
+}
+
+/// Lets no owner's deletion wait for this object.
+async fn unblock(api: &Api<DynamicObject>, key: &Key, live: &ObjectMeta) -> kube::Result<()> {
+    let free = |owner: &OwnerReference| OwnerReference { block_owner_deletion: Some(false), ..owner.clone() };
+    let owners: Vec<_> = live.owner_references.iter().flatten().map(free).collect();
+    write(api, key, json!({"metadata": {"resourceVersion": live.resource_version, "ownerReferences": owners}})).await
 }
 
 async fn drop_finalizer(api: &Api<DynamicObject>, key: &Key, live: &ObjectMeta, finalizer: &str) -> kube::Result<()> {

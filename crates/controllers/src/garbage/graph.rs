@@ -74,6 +74,8 @@ pub(super) struct Dependent {
     pub uid: String,
     pub blocks: bool,
     pub deleting: bool,
+    /// It is being deleted and waits for its own dependents.
+    pub waits: bool,
 }
 
 /// All objects by uid, and the dependents of each uid that is named as an owner.
@@ -170,6 +172,7 @@ impl Graph {
                 uid: row.uid.clone(),
                 blocks: row.owners.iter().any(|owner| owner.uid == uid && owner.blocks),
                 deleting: row.deleting,
+                waits: row.deleting && row.foreground,
             })
             .collect();
         all.sort_by(|a, b| a.uid.cmp(&b.uid));

@@ -39,6 +39,8 @@ pub(super) enum Action {
     Delete(Policy),
     /// Some of its owners are gone, by uid.
     Disown(Vec<String>),
+    /// No owner waits for it any longer: it waits for an owner itself.
+    Unblock,
 }
 
 impl fmt::Display for Action {
@@ -50,6 +52,7 @@ impl fmt::Display for Action {
             Self::Orphan(dependents) => write!(f, "orphan {}", dependents.join(", ")),
             Self::Delete(policy) => write!(f, "delete ({policy:?})"),
             Self::Disown(owners) => write!(f, "disown {}", owners.join(", ")),
+            Self::Unblock => f.write_str("unblock"),
         }
     }
 }
@@ -76,7 +79,9 @@ pub(super) fn plan(row: &Row, owners: &[(Owner, Seen)], dependents: &[Dependent]
         return if lost.is_empty() { Action::Keep } else { Action::Disown(lost) };
     }
     if with(Seen::Waiting).next().is_some() && !dependents.is_empty() {
-        return Action::Delete(Policy::Foreground);
+        // A dependent that waits may wait for us, in a circle of owners: upstream breaks it at the first such object too.
+        let circle = dependents.iter().any(|one| one.waits) && owners.iter().any(|(owner, _)| owner.blocks);
+        return if circle { Action::Unblock } else { Action::Delete(Policy::Foreground) };
     }
     Action::Delete(match (row.orphan, row.foreground) {
         (true, _) => Policy::Orphan,
@@ -94,7 +99,17 @@ mod tests {
     }
 
     fn dependent(uid: &str, blocks: bool, deleting: bool) -> Dependent {
-        Dependent { uid: uid.into(), blocks, deleting }
+        Dependent { uid: uid.into(), blocks, deleting, waits: false }
+    }
+
+    #[test]
+    fn a_circle_of_owners_is_broken_once() {
+        let row = Row { uid: "x".into(), owners: vec![], deleting: false, foreground: false, orphan: false };
+        let waiting = Dependent { waits: true, ..dependent("p", true, true) };
+        let mut owners = vec![(owner("a"), Seen::Waiting)];
+        assert_eq!(plan(&row, &owners, std::slice::from_ref(&waiting)), Action::Unblock);
+        owners[0].0.blocks = false;
+        assert_eq!(plan(&row, &owners, &[waiting]), Action::Delete(Policy::Foreground), "after that it goes like any other");
     }
 
     #[test]
