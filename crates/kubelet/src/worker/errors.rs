@@ -100,6 +100,8 @@ pub(super) enum ConfigError {
     VolumeMissing { volume: String },
     #[error("subPathExpr {expression:?} names the variable {variable:?}, which is not set")]
     SubPathExpression { expression: String, variable: String },
+    #[error("error SubPath `{0}` must not be an absolute path")]
+    AbsoluteSubPath(String),
     #[error(transparent)]
     SubPath(#[from] SubPathError),
     #[error("unable to find target container {container}: it does not run")]

@@ -6,7 +6,7 @@ use cluster::EventType;
 use cri::v1;
 use host::PodPath;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
@@ -155,11 +155,7 @@ impl Worker {
             let (Some(volume), Some(place)) = (volume, place) else {
                 return Err(ConfigError::VolumeMissing { volume: m.name.clone() });
             };
-            let sub_path = match (&m.sub_path, &m.sub_path_expr) {
-                (_, Some(e)) if !e.is_empty() => expand_strictly(e, vars)?,
-                (Some(p), _) => p.clone(),
-                _ => String::new(),
-            };
+            let sub_path = sub_path(m, vars)?;
             let mount = MountOf { volume, path: place, container: &c.name, index };
             let source = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
             let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
@@ -223,6 +219,16 @@ impl Worker {
     }
 }
 
+/// The part of a volume that is mounted. The API server has checked its text, but not what variables make of it.
+fn sub_path(mount: &VolumeMount, vars: &[(String, String)]) -> Result<String, ConfigError> {
+    let path = match (&mount.sub_path, &mount.sub_path_expr) {
+        (_, Some(expression)) if !expression.is_empty() => expand_strictly(expression, vars)?,
+        (Some(path), _) => path.clone(),
+        _ => String::new(),
+    };
+    if path.starts_with(['/', '\\']) { Err(ConfigError::AbsoluteSubPath(path)) } else { Ok(path) }
+}
+
 /// subPathExpr: every variable must exist.
 fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, ConfigError> {
     let missing = std::cell::RefCell::new(None);
@@ -236,5 +242,22 @@ fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, Conf
     match missing.into_inner() {
         None => Ok(out),
         Some(variable) => Err(ConfigError::SubPathExpression { expression: text.to_owned(), variable }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub_paths_stay_below_their_volume() {
+        let vars = [("EMPTY".to_owned(), String::new()), ("POD".to_owned(), "a".to_owned())];
+        let mount = |expression: &str| VolumeMount { sub_path_expr: Some(expression.to_owned()), ..VolumeMount::default() };
+        assert_eq!(sub_path(&mount("$(POD)/$(POD)"), &vars).unwrap(), "a/a");
+        assert_eq!(sub_path(&VolumeMount { sub_path: Some("b".to_owned()), ..VolumeMount::default() }, &vars).unwrap(), "b");
+        assert_eq!(sub_path(&VolumeMount::default(), &vars).unwrap(), "");
+        let error = sub_path(&mount("$(EMPTY)/$(POD)"), &vars).unwrap_err();
+        assert_eq!(error.to_string(), "error SubPath `/a` must not be an absolute path");
+        assert!(matches!(sub_path(&mount("$(MISSING)"), &vars), Err(ConfigError::SubPathExpression { .. })));
     }
 }
