@@ -97,6 +97,8 @@ pub struct VolumeFile {
     pub bytes: Vec<u8>,
     /// Permission bits (no effect on Windows).
     pub mode: u32,
+    /// The group that owns the file, in place of the writer's (no effect on Windows, and where the user namespace has no such group).
+    pub group: Option<u32>,
 }
 
 /// A node's root: one directory on Linux, one per drive on Windows.

@@ -111,7 +111,10 @@ fn set_up_one(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Conten
     if let Some(empty) = &volume.empty_dir {
         empty_dir(root, &path, empty)?;
     } else {
-        let files = content.files(volume)?;
+        let mut files = content.files(volume)?;
+        if !root.os().is_windows() {
+            content.give_to_group(&mut files);
+        }
         root.create_dir_all(&parent(&path), 0o755)?;
         root.write_volume(&path, &files)?;
     }

@@ -11,7 +11,7 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::{Gid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 
 use super::{FileKind, Resolved, Space, VolumeFile};
 
@@ -129,7 +129,7 @@ impl Root {
         let (dir, name) = self.parent(path)?;
         let temporary = format!(".{name}.new");
         ignore_missing(unlinkat(&dir, temporary.as_str(), UnlinkatFlags::NoRemoveDir))?;
-        write_new(dir.as_fd(), &temporary, bytes, mode)?;
+        write_new(dir.as_fd(), &temporary, bytes, mode, None)?;
         Ok(renameat(&dir, temporary.as_str(), &dir, name.as_str())?)
     }
 
@@ -228,7 +228,7 @@ impl Root {
             for part in parts {
                 holder = make_dir(holder.as_fd(), part, 0o755)?;
             }
-            write_new(holder.as_fd(), leaf, &file.bytes, file.mode)?;
+            write_new(holder.as_fd(), leaf, &file.bytes, file.mode, file.group)?;
         }
         ignore_missing(unlinkat(&dir, DATA_NEW, UnlinkatFlags::NoRemoveDir))?;
         symlinkat(fresh.as_str(), &dir, DATA_NEW)?;
@@ -323,11 +323,16 @@ fn make_dir(dir: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<OwnedFd> {
     }
 }
 
-fn write_new(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
+fn write_new(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: u32, group: Option<u32>) -> io::Result<()> {
     let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let fd = openat(dir, name, flags, Mode::from_bits_truncate(0o600))?;
     let mut file = File::from(fd);
     file.write_all(bytes)?;
+    match group.map_or(Ok(()), |group| fchown(&file, None, Some(Gid::from_raw(group)))) {
+        // Ordinary users have one group in their namespace.
+        Ok(()) | Err(Errno::EINVAL) => {}
+        Err(error) => return Err(error.into()),
+    }
     Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
 }
 

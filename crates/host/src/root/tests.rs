@@ -14,7 +14,7 @@ fn windows() -> (tempfile::TempDir, HostRoot) {
 }
 
 fn files(list: &[(&str, &str)]) -> BTreeMap<String, VolumeFile> {
-    list.iter().map(|(n, b)| ((*n).to_owned(), VolumeFile { bytes: b.as_bytes().to_vec(), mode: 0o644 })).collect()
+    list.iter().map(|(n, b)| ((*n).to_owned(), VolumeFile { bytes: b.as_bytes().to_vec(), mode: 0o644, group: None })).collect()
 }
 
 #[test]
@@ -101,12 +101,27 @@ fn modes_ignore_the_umask() {
     let (dir, root) = windows();
     let vol = root.parse(r"C:\m\vol").unwrap();
     root.create_dir_all(&vol, 0o777).unwrap();
-    let one = BTreeMap::from([("k".to_owned(), VolumeFile { bytes: vec![1], mode: 0o666 })]);
+    let one = BTreeMap::from([("k".to_owned(), VolumeFile { bytes: vec![1], mode: 0o666, group: None })]);
     root.write_volume(&vol, &one).unwrap();
     let mode = |p: &str| std::fs::metadata(dir.path().join(p)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("c/m/vol"), 0o777);
     assert_eq!(mode("c/m/vol/k"), 0o666);
     assert!(root.space(&vol).unwrap().capacity > 0);
+}
+
+#[test]
+fn files_belong_to_the_group_that_is_asked_for() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = tempfile::tempdir().unwrap();
+    let root = HostRoot::linux(dir.path()).unwrap();
+    let vol = root.parse("/vol").unwrap();
+    // Root may give files to any group, others to their own.
+    let group = if nix::unistd::geteuid().is_root() { 1001 } else { nix::unistd::getegid().as_raw() };
+    let files = BTreeMap::from([("k".to_owned(), VolumeFile { bytes: vec![1], mode: 0o440, group: Some(group) })]);
+    assert!(root.write_volume(&vol, &files).unwrap());
+    let found = std::fs::metadata(dir.path().join("vol/k")).unwrap();
+    assert_eq!((found.gid(), found.mode() & 0o777), (group, 0o440));
+    assert!(!root.write_volume(&vol, &files).unwrap(), "it is as it should be");
 }
 
 #[test]

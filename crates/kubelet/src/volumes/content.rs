@@ -92,6 +92,16 @@ impl Content<'_> {
         Ok(out)
     }
 
+    /// The pod's fsGroup owns the files and may read them (pkg/volume/volume_linux.go `SetVolumeOwnership` of read-only volumes).
+    pub(super) fn give_to_group(&self, files: &mut Files) {
+        let context = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+        let Some(group) = context.and_then(|context| context.fs_group).and_then(|group| u32::try_from(group).ok()) else { return };
+        for file in files.values_mut() {
+            file.group = Some(group);
+            file.mode |= 0o440;
+        }
+    }
+
     fn projection(&self, out: &mut Files, p: &VolumeProjection, mode: i32) -> Result<(), ContentError> {
         if let Some(s) = &p.secret {
             self.object(out, Kind::Secret, &s.name, s.items.as_deref(), s.optional, mode)?;
@@ -157,7 +167,7 @@ impl Content<'_> {
 }
 
 fn put(out: &mut Files, path: &str, bytes: Vec<u8>, mode: i32) {
-    out.insert(path.to_owned(), VolumeFile { bytes, mode: (mode as u32) & 0o777 });
+    out.insert(path.to_owned(), VolumeFile { bytes, mode: (mode as u32) & 0o777, group: None });
 }
 
 /// The real place of a file in a volume we wrote: in the generation that `..data` names, whose

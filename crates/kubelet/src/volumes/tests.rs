@@ -83,6 +83,25 @@ fn contents_and_places() {
 }
 
 #[test]
+fn the_pod_s_group_may_read_its_files() {
+    let f = fixture();
+    let mut p = pod(json!([{"name": "s", "secret": {"secretName": "s", "defaultMode": 256}}]));
+    let volume = p.spec.clone().unwrap().volumes.unwrap().remove(0);
+    let files = |p: &Pod| {
+        let content = Content { pod: p, sources: &f.sources, tokens: &f.tokens, facts: &f.facts, claims: &f.claims };
+        let mut files = content.files(&volume).unwrap();
+        content.give_to_group(&mut files);
+        files.into_values().map(|file| (file.mode, file.group)).collect::<Vec<_>>()
+    };
+    assert!(files(&p).iter().all(|file| *file == (0o400, None)));
+    p.spec.as_mut().unwrap().security_context = Some(serde_json::from_value(json!({"fsGroup": 1001})).unwrap());
+    let given = files(&p);
+    assert!(!given.is_empty() && given.iter().all(|file| *file == (0o440, Some(1001))));
+    // Windows has no such groups.
+    f.set_up(&p).unwrap();
+}
+
+#[test]
 fn refusals_name_volume_and_cause() {
     let f = fixture();
     for (volume, want) in [
