@@ -26,7 +26,7 @@ pub fn common(kind: Kind) -> Kind {
         .iter()
         .fold(kind, |kind, path| kind.selectable(SelectableField::new(path)))
         .selectable(SelectableField::new("reportingController").or_at(&["reportingComponent"]))
-        .selectable(SelectableField::new("source").at(&["source", "component"]))
+        .selectable(SelectableField::new("source").at(&["source", "component"]).or_at(&["reportingComponent"]))
         .table(
             [
                 text("Last Seen"),
