@@ -1,7 +1,8 @@
 //! Deletion of namespaces: removes everything in one that is being deleted, then its finalizer.
 //!
 //! Inputs: namespaces, discovery. Outputs: deletions, the namespace's finalizers and conditions. Mirrors `pkg/controller/namespace`.
-//! Guarantees: a namespace goes only when a look at every kind found nothing left in it.
+//! Guarantees: a namespace goes only when a look at every kind found nothing left in it; its pods go before anything else, so that no pod runs
+//! without the policies and Secrets that it was made with.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,8 +57,12 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     }
     let kinds = discovery::kinds(&context.client).await.context("asking which kinds there are")?;
     let namespaced: Vec<Kind> = kinds.into_iter().filter(|kind| kind.namespaced).collect();
-    let left = join_all(namespaced.iter().map(|kind| empty(&context, &name, kind))).await;
-    let left: Vec<Remains> = left.into_iter().collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect();
+    let (pods, others): (Vec<Kind>, Vec<Kind>) =
+        namespaced.into_iter().partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
+    let mut left = empty_all(&context, &name, &pods).await?;
+    if left.is_empty() {
+        left = empty_all(&context, &name, &others).await?;
+    }
     if left.is_empty() {
         finalize(&context, &name).await?;
         return Ok(Next::Change);
@@ -73,6 +78,12 @@ struct Remains {
     count: usize,
     /// Finalizers that hold it, each with how many objects it holds.
     finalizers: Vec<(String, usize)>,
+}
+
+/// Deletes all objects of these kinds in a namespace, and returns what remains.
+async fn empty_all(context: &Context, namespace: &str, kinds: &[Kind]) -> anyhow::Result<Vec<Remains>> {
+    let left = join_all(kinds.iter().map(|kind| empty(context, namespace, kind))).await;
+    Ok(left.into_iter().collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// Deletes all objects of a kind in a namespace and returns the remaining ones.
@@ -123,8 +134,9 @@ async fn finalize(context: &Context, name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Upstream's words for what remains (`namespaced_resources_deleter.go`, `status_condition_utils.go`).
-fn conditions(left: &[Remains]) -> [(&'static str, bool, &'static str, String); 2] {
+/// Upstream's words for what remains (`namespaced_resources_deleter.go`, `status_condition_utils.go`). Failures are tried again without
+/// a report, so that the first three conditions say that all is well.
+fn conditions(left: &[Remains]) -> [(&'static str, bool, &'static str, String); 5] {
     let content: Vec<String> = left.iter().map(|one| format!("{} has {} resource instances", one.kind, one.count)).collect();
     let mut held: Vec<(&str, usize)> = Vec::new();
     for (finalizer, count) in left.iter().flat_map(|one| &one.finalizers) {
@@ -134,14 +146,24 @@ fn conditions(left: &[Remains]) -> [(&'static str, bool, &'static str, String); 
         }
     }
     let finalizers: Vec<String> = held.iter().map(|(name, count)| format!("{name} in {count} resource instances")).collect();
+    let remaining = match content.as_slice() {
+        [] => ("NamespaceContentRemaining", false, "ContentRemoved", "All content successfully removed".into()),
+        some => ("NamespaceContentRemaining", true, "SomeResourcesRemain", format!("Some resources are remaining: {}", some.join(", "))),
+    };
+    let holding = match finalizers.as_slice() {
+        [] => ("NamespaceFinalizersRemaining", false, "ContentHasNoFinalizers", "All content-preserving finalizers finished".into()),
+        some => {
+            let message = format!("Some content in the namespace has finalizers remaining: {}", some.join(", "));
+            ("NamespaceFinalizersRemaining", true, "SomeFinalizersRemain", message)
+        }
+    };
+    let deleted = "All content successfully deleted, may be waiting on finalization";
     [
-        ("NamespaceContentRemaining", !content.is_empty(), "SomeResourcesRemain", format!("Some resources are remaining: {}", content.join(", "))),
-        (
-            "NamespaceFinalizersRemaining",
-            !finalizers.is_empty(),
-            "SomeFinalizersRemain",
-            format!("Some content in the namespace has finalizers remaining: {}", finalizers.join(", ")),
-        ),
+        ("NamespaceDeletionDiscoveryFailure", false, "ResourcesDiscovered", "All resources successfully discovered".into()),
+        ("NamespaceDeletionGroupVersionParsingFailure", false, "ParsedGroupVersions", "All legacy kube types successfully parsed".into()),
+        ("NamespaceDeletionContentFailure", false, "ContentDeleted", deleted.into()),
+        remaining,
+        holding,
     ]
 }
 
@@ -154,9 +176,6 @@ async fn report(context: &Context, name: &str, left: &[Remains]) -> anyhow::Resu
         let before = present.clone();
         for (type_, holds, reason, message) in conditions(left) {
             let old = present.iter().find(|one| one.type_ == type_).cloned();
-            if !holds && old.is_none() {
-                continue;
-            }
             let status = if holds { "True" } else { "False" };
             let since = old.filter(|old| old.status == status).and_then(|old| old.last_transition_time);
             present.retain(|one| one.type_ != type_);
@@ -187,9 +206,10 @@ mod tests {
             Remains { kind: "pods.".into(), count: 2, finalizers: vec![("example.com/hold".into(), 1)] },
             Remains { kind: "deployments.apps".into(), count: 1, finalizers: vec![("example.com/hold".into(), 1)] },
         ];
-        let [content, finalizers] = conditions(&left);
+        let [.., content, finalizers] = conditions(&left);
         assert_eq!(content.3, "Some resources are remaining: pods. has 2 resource instances, deployments.apps has 1 resource instances");
         assert_eq!(finalizers.3, "Some content in the namespace has finalizers remaining: example.com/hold in 2 resource instances");
-        assert!(!conditions(&[])[0].1);
+        assert!((content.1, finalizers.1) == (true, true));
+        assert!(conditions(&[]).iter().all(|condition| !condition.1), "nothing fails, and nothing remains");
     }
 }
