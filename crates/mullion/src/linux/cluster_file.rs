@@ -309,7 +309,8 @@ pub fn make_dirs(dirs: &Dirs, nodes: &[NodeSpec]) -> Result<(), LabError> {
     let mut all: Vec<PathBuf> = ["pki", "store", "log"].iter().map(|d| dirs.dir.join(d)).collect();
     for node in nodes {
         let drives: &[&str] = match (node.os, node.drive) {
-            (NodeOs::Linux, _) => &["root"],
+            // Pods mount files of /etc from their node, as from any Linux machine.
+            (NodeOs::Linux, _) => &["root/etc"],
             (NodeOs::Windows { .. }, None) => &["c", "hns"],
             (NodeOs::Windows { .. }, Some(_)) => &["c", "d", "hns"],
         };
@@ -423,6 +424,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dirs = dirs(root.path());
         make_dirs(&dirs, &parse_list("l:linux,w:windows,v:windows:drive=D").unwrap()).unwrap();
+        assert!(dirs.host("l").join("root/etc").is_dir(), "where pods of any Linux machine find files of their node");
         for there in ["pki", "store", "log", "hosts/l/root", "hosts/l/images", "hosts/w/c", "hosts/w/hns", "hosts/v/d"] {
             assert!(dirs.dir.join(there).is_dir(), "{there}");
         }
