@@ -19,7 +19,7 @@ const CACHE_BYTES: usize = 1 << 20;
 /// A restart skips this many revisions: one that a client saw in the instant before a crash, and that never reached the disk, must
 /// not come back with another meaning.
 const RESTART_GAP: u64 = 1000;
-/// Most writes in one transaction.
+/// No more writes are added to a transaction that has so many.
 const MOST_OPS: usize = 1024;
 /// What is stored sealed.
 const SECRETS: &str = "core/secrets/";
@@ -43,7 +43,7 @@ pub(super) struct Opened {
 }
 
 pub(super) struct Disk {
-    queue: Mutex<Option<Sender<Op>>>,
+    queue: Mutex<Option<Sender<Vec<Op>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -63,9 +63,10 @@ impl Disk {
         Ok((Opened { database, cipher }, loaded))
     }
 
-    pub(super) fn enqueue(&self, op: Op) -> Result<(), WriteError> {
+    /// Queues operations that are committed together.
+    pub(super) fn enqueue(&self, operations: Vec<Op>) -> Result<(), WriteError> {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = queue.as_ref().map(|sender| sender.send(op));
+        let sent = queue.as_ref().map(|sender| sender.send(operations));
         if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(WriteError::Disk("the store is closed".into())) }
     }
 
@@ -164,14 +165,18 @@ fn load(database: &Database, cipher: &Cipher, failed: impl Fn(redb::Error) -> Op
 struct Writer {
     opened: Opened,
     shared: Arc<Shared>,
-    receiver: Receiver<Op>,
+    receiver: Receiver<Vec<Op>>,
 }
 
 impl Writer {
     fn run(self) {
         while let Ok(first) = self.receiver.recv() {
-            let mut batch = vec![first];
-            batch.extend(self.receiver.try_iter().take(MOST_OPS - 1));
+            let mut batch = first;
+            while batch.len() < MOST_OPS
+                && let Ok(more) = self.receiver.try_recv()
+            {
+                batch.extend(more);
+            }
             match self.opened.commit(&batch) {
                 Ok(()) => self.publish(batch),
                 Err(error) => self.refuse(batch, &error),
@@ -193,7 +198,7 @@ impl Writer {
         tracing::error!(error = %error.as_report(), "the store could not write: free disk space, then try again");
         let mut state = self.shared.lock();
         // Nothing can be queued while the lock is held, so this is everything that built on what failed.
-        batch.extend(self.receiver.try_iter());
+        batch.extend(self.receiver.try_iter().flatten());
         let published = *self.shared.published.borrow();
         state.roll_back(published);
         drop(state);

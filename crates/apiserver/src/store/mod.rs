@@ -111,6 +111,16 @@ pub enum Expect {
     Revision(u64),
 }
 
+/// One of several writes that are made together.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub key: String,
+    pub expect: Expect,
+    /// The new state, or the final one of an object that is removed.
+    pub object: Value,
+    pub removes: bool,
+}
+
 /// The store; cheap to share behind an `Arc`.
 pub struct Store {
     shared: Arc<Shared>,
@@ -220,56 +230,52 @@ impl Store {
     }
 
     /// Creates or replaces an object. Answers when it is on disk, with the object as stored (its resourceVersion set).
-    pub async fn put(&self, key: &str, expect: Expect, mut object: Value) -> Result<Value, WriteError> {
-        let done = {
-            let mut state = self.shared.lock();
-            let previous = state.check(key, expect)?;
-            let revision = state.revision + 1;
-            crate::object::metadata(&mut object).insert("resourceVersion".into(), revision.to_string().into());
-            let bytes: Arc<[u8]> = serde_json::to_vec(&object).map_err(|error| WriteError::Disk(error.to_string()))?.into();
-            let change = if previous.is_some() { Change::Modified } else { Change::Added };
-            let entry = Entry { revision, bytes };
-            self.apply(&mut state, key, change, entry, previous)?
-        };
-        answer(done).await?;
-        Ok(object)
+    pub async fn put(&self, key: &str, expect: Expect, object: Value) -> Result<Value, WriteError> {
+        self.write_one(Write { key: key.to_string(), expect, object, removes: false }).await
     }
 
     /// Deletes an object; watches see `last` (its resourceVersion set to the deletion's) as its final state.
-    pub async fn delete(&self, key: &str, expect: Expect, mut last: Value) -> Result<Value, WriteError> {
-        let done = {
-            let mut state = self.shared.lock();
-            let previous = state.check(key, expect)?;
-            let revision = state.revision + 1;
-            crate::object::metadata(&mut last).insert("resourceVersion".into(), revision.to_string().into());
-            let bytes: Arc<[u8]> = serde_json::to_vec(&last).map_err(|error| WriteError::Disk(error.to_string()))?.into();
-            self.apply(&mut state, key, Change::Deleted, Entry { revision, bytes }, previous)?
-        };
-        answer(done).await?;
-        Ok(last)
+    pub async fn delete(&self, key: &str, expect: Expect, last: Value) -> Result<Value, WriteError> {
+        self.write_one(Write { key: key.to_string(), expect, object: last, removes: true }).await
     }
 
-    /// Puts one change into memory and into the writer's queue, under the one lock, so that both see the same order.
-    fn apply(
-        &self,
-        state: &mut State,
-        key: &str,
-        change: Change,
-        entry: Entry,
-        previous: Option<Entry>,
-    ) -> Result<oneshot::Receiver<Result<(), WriteError>>, WriteError> {
-        let key: Arc<str> = key.into();
-        let (done, receiver) = oneshot::channel();
-        let stored = (change != Change::Deleted).then(|| Arc::clone(&entry.bytes));
-        self.disk.enqueue(Op { key: Arc::clone(&key), bytes: stored, revision: entry.revision, done })?;
-        state.revision = entry.revision;
-        state.changed.insert(resource_prefix(&key).to_string(), entry.revision);
-        match change {
-            Change::Deleted => state.index.remove(&key),
-            Change::Added | Change::Modified => state.index.insert(Arc::clone(&key), entry.clone()),
-        };
-        state.window.push(Arc::new(Event { revision: entry.revision, key, change, object: entry.bytes, previous }));
-        Ok(receiver)
+    async fn write_one(&self, write: Write) -> Result<Value, WriteError> {
+        let mut stored = self.write_all(vec![write]).await?;
+        stored.pop().ok_or_else(|| WriteError::Disk("nothing was written".into()))
+    }
+
+    /// Makes all of these writes (each to a key of its own), or none, in one transaction and with revisions in their order. Answers when
+    /// they are on disk, with the objects as stored.
+    pub async fn write_all(&self, writes: Vec<Write>) -> Result<Vec<Value>, WriteError> {
+        let (answers, stored) = self.enqueue(writes)?;
+        for answer in answers {
+            answer.await.unwrap_or_else(|_| Err(WriteError::Disk("the store is closed".into())))?;
+        }
+        Ok(stored)
+    }
+
+    /// Puts changes into memory and into the writer's queue, under the one lock, so that both see the same order.
+    fn enqueue(&self, writes: Vec<Write>) -> Result<(Vec<Answer>, Vec<Value>), WriteError> {
+        let mut state = self.shared.lock();
+        let (mut operations, mut answers, mut events, mut stored) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (revision, Write { key, expect, mut object, removes }) in (state.revision + 1..).zip(writes) {
+            let previous = state.check(&key, expect)?;
+            crate::object::metadata(&mut object).insert("resourceVersion".into(), revision.to_string().into());
+            let bytes: Arc<[u8]> = serde_json::to_vec(&object).map_err(|error| WriteError::Disk(error.to_string()))?.into();
+            let change = match (removes, &previous) {
+                (true, _) => Change::Deleted,
+                (false, Some(_)) => Change::Modified,
+                (false, None) => Change::Added,
+            };
+            let (key, (done, answer)): (Arc<str>, _) = (key.into(), oneshot::channel());
+            operations.push(Op { key: Arc::clone(&key), bytes: (!removes).then(|| Arc::clone(&bytes)), revision, done });
+            answers.push(answer);
+            events.push(Event { revision, key, change, object: bytes, previous });
+            stored.push(object);
+        }
+        self.disk.enqueue(operations)?;
+        events.into_iter().for_each(|event| state.apply(event));
+        Ok((answers, stored))
     }
 
     /// Whether writes are taken.
@@ -283,9 +289,8 @@ impl Store {
     }
 }
 
-async fn answer(done: oneshot::Receiver<Result<(), WriteError>>) -> Result<(), WriteError> {
-    done.await.unwrap_or_else(|_| Err(WriteError::Disk("the store is closed".into())))
-}
+/// Tells whether a write is on disk.
+type Answer = oneshot::Receiver<Result<(), WriteError>>;
 
 /// `GROUP/RESOURCE/` of a key.
 fn resource_prefix(key: &str) -> &str {
@@ -306,6 +311,18 @@ impl State {
             (Expect::Revision(revision), Some(entry)) if entry.revision == revision => Ok(Some(entry.clone())),
             (Expect::Revision(_), _) => Err(WriteError::Changed),
         }
+    }
+
+    fn apply(&mut self, event: Event) {
+        self.revision = event.revision;
+        self.changed.insert(resource_prefix(&event.key).to_string(), event.revision);
+        match event.change {
+            Change::Deleted => self.index.remove(&event.key),
+            Change::Added | Change::Modified => {
+                self.index.insert(Arc::clone(&event.key), Entry { revision: event.revision, bytes: Arc::clone(&event.object) })
+            }
+        };
+        self.window.push(Arc::new(event));
     }
 
     /// Undoes everything after `published`: the disk refused it.

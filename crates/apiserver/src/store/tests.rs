@@ -49,6 +49,23 @@ async fn creation_and_replacement_check_what_is_there() {
 }
 
 #[tokio::test]
+async fn writes_together_are_all_made_or_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let create = |name: &str| Write { key: format!("core/pods/default/{name}"), expect: Expect::Absent, object: pod(name), removes: false };
+    let made = store.write_all(vec![create("a"), create("b")]).await.unwrap();
+    assert_eq!(revision_of(&made[1]), revision_of(&made[0]) + 1);
+    let before = store.revision();
+    assert_eq!(store.write_all(vec![create("c"), create("a")]).await.unwrap_err(), WriteError::Exists);
+    assert_eq!((names(&store.list("core/pods/").1), store.revision()), (vec!["a".to_string(), "b".to_string()], before));
+    let remove = Write { expect: Expect::Revision(revision_of(&made[0])), removes: true, ..create("a") };
+    store.write_all(vec![create("c"), remove]).await.unwrap();
+    store.close();
+    drop(store);
+    assert_eq!(names(&Store::open(dir.path()).unwrap().list("core/pods/").1), ["b", "c"]);
+}
+
+#[tokio::test]
 async fn lists_of_the_past_undo_later_events() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
