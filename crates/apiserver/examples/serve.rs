@@ -43,7 +43,7 @@ async fn main() -> anyhow::Result<()> {
         sa_key_pem: SigningKey::generate()?.pem().into(),
         kubelet_client: client("kube-apiserver-kubelet-client", "kubelet-clients")?,
         node_networks: apiserver::NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
-        service_cidr: "10.96.0.0/12".parse()?,
+        service_cidrs: "10.96.0.0/12".parse()?,
         node_port_range: 30000..=32767,
         limits: apiserver::Limits::default(),
         advertise: (address.ip(), address.port()),

@@ -1,6 +1,7 @@
 //! The objects that every cluster has from its first start: namespaces, roles, the system's priority classes, the `kubernetes` Service
 //! (pkg/controlplane/controller/{systemnamespaces,kubernetesservice}, RBAC's post-start hook).
 
+use crate::alloc::ranges::family;
 use crate::authn::{MASTERS, UserInfo};
 use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
 use crate::health::{Hook, Started};
@@ -9,6 +10,7 @@ use crate::kinds;
 use crate::kinds::scheduling::priority_class;
 use crate::object;
 use crate::registry::Registry;
+use crate::registry::service::ip_address;
 use crate::status::ApiError;
 use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
@@ -26,7 +28,6 @@ fn kind(group: &str, plural: &str) -> Result<&'static Arc<Kind>, ApiError> {
 /// Writes what is missing, and points the `kubernetes` Service at `advertise`. What does not need one another is written at once, so that the
 /// disk is waited for a few times, not once an object.
 pub async fn run(registry: &Registry, advertise: (IpAddr, u16), started: &Started) -> Result<(), ApiError> {
-    registry.allocators.adopt([registry.allocators.first_address()], []);
     let step = async |hook: Hook, work: BoxFuture<'_, Result<(), ApiError>>| work.await.inspect(|()| started.finish(hook));
     tokio::try_join!(
         step(Hook::SystemNamespaces, namespaces(registry).boxed()),
@@ -56,8 +57,16 @@ async fn priority_classes(registry: &Registry) -> Result<(), ApiError> {
     try_join_all(priority_class::system_classes().map(|class| registry.ensure(kind, "", class))).await.map(drop)
 }
 
+/// Writes what is missing of the default ServiceCIDR and of the `kubernetes` Service, and points it at `advertise`.
+pub async fn kubernetes_service(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), ApiError> {
+    tokio::try_join!(kubernetes(registry, advertise), service_cidr(registry)).map(drop)
+}
+
 async fn kubernetes(registry: &Registry, advertise: (IpAddr, u16)) -> Result<(), ApiError> {
-    registry.ensure(kind("", "services")?, "default", service(registry.allocators.first_address(), advertise.1)).await?;
+    let address = registry.allocators.configured().first_address();
+    let wanted = service(address, advertise.1);
+    let ip = ip_address(&address, &wanted);
+    tokio::try_join!(registry.ensure(kind("networking.k8s.io", "ipaddresses")?, "", ip), registry.ensure(kind("", "services")?, "default", wanted),)?;
     tokio::try_join!(
         point(registry, kind("", "endpoints")?, endpoints_object(advertise)),
         point(registry, kind("discovery.k8s.io", "endpointslices")?, slice(advertise)),
@@ -83,20 +92,30 @@ fn own_context() -> WriteContext {
     WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false)
 }
 
-/// From where Services get their addresses, for clients to read (pkg/controlplane/controller/defaultservicecidr).
+/// The ServiceCIDR of the configuration: made when it is missing, given its second family, and ready until a controller says otherwise
+/// (pkg/controlplane/controller/defaultservicecidr).
 async fn service_cidr(registry: &Registry) -> Result<(), ApiError> {
     let kind = kind("networking.k8s.io", "servicecidrs")?;
-    let cidr = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [registry.allocators.network().to_string()]}});
-    registry.ensure(kind, "", cidr).await?;
-    let ready = |stored: &mut Value| {
-        let conditions = object::array_mut(object::map_mut(stored, "status"), "conditions");
-        if conditions.is_empty() {
-            conditions.push(json!({"type": "Ready", "status": "True", "lastTransitionTime": object::now(), "reason": "",
-                "message": "Kubernetes Service CIDR is ready"}));
+    let wanted: Vec<String> = registry.allocators.configured().networks().map(|network| network.to_string()).collect();
+    registry.ensure(kind, "", json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": wanted}})).await?;
+    let complete = |stored: &mut Value| {
+        let cidrs = object::list(stored, &["spec", "cidrs"]);
+        if cidrs.len() == 1 && wanted.len() == 2 && cidrs[0] == wanted[0] {
+            object::map_mut(stored, "spec").insert("cidrs".into(), json!(wanted));
+        }
+        let matches = object::lookup(stored, &["spec", "cidrs"]) == Some(&json!(wanted));
+        let conditions = object::list(stored, &["status", "conditions"]);
+        let decided = conditions
+            .iter()
+            .any(|condition| object::text(condition, &["type"]) == "Ready" && matches!(object::text(condition, &["status"]), "True" | "False"));
+        if matches && !decided && !object::is_deleting(stored) {
+            let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": object::now(), "reason": "",
+                "message": "Kubernetes default Service CIDR is ready"});
+            object::map_mut(stored, "status").insert("conditions".into(), json!([ready]));
         }
         Ok(())
     };
-    registry.edit(&own_context(), kind, "", "kubernetes", ready).await.map(drop)
+    registry.edit(&own_context(), kind, "", "kubernetes", complete).await.map(drop)
 }
 
 /// Writes a role or binding, or adds what an older version did not give it. What somebody took out comes back, unless the object says that
@@ -132,9 +151,9 @@ async fn reconcile(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Resu
 }
 
 fn service(address: IpAddr, port: u16) -> Value {
-    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let family = family(&address);
     json!({
-        "metadata": {"name": "kubernetes", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {
             "type": "ClusterIP", "clusterIP": address.to_string(), "clusterIPs": [address.to_string()],
             "ipFamilies": [family], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",

@@ -44,6 +44,7 @@ mod schema;
 mod table;
 mod validation;
 
+pub use self::alloc::ranges::{RangesError, ServiceRanges};
 pub use self::connect::kubelet::NodeNetworks;
 pub use self::http::respond::Body;
 pub use listen::Limits;

@@ -4,6 +4,7 @@
 
 use crate::admission::Chain;
 use crate::alloc::Allocators;
+use crate::alloc::ranges::ServiceRanges;
 use crate::authn::{self, UserInfo};
 use crate::authz::Authorizer;
 use crate::connect::kubelet::{KubeletClient, KubeletError, NodeNetworks};
@@ -12,13 +13,13 @@ use crate::http::respond::{Body, BoxError};
 use crate::kind::{Cluster, Kinds};
 use crate::kinds::builtin;
 use crate::metrics::kept::Kept;
+use crate::registry::addresses::{Repair, SERVICES};
 use crate::registry::{Registry, expiry, service};
 use crate::server::Api;
 use crate::store::{self, Store};
 use crate::{bootstrap, http};
 use ::http::{Request, Response};
 use futures::future::BoxFuture;
-use ipnet::IpNet;
 use listen::{Limits, Place};
 use pki::CertKey;
 use pki::service_account::SigningKey;
@@ -30,10 +31,16 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// Least time between two looks at changed Services and IPAddresses.
+const REPAIR_EVERY: Duration = Duration::from_secs(1);
+/// Time between looks at the objects of the `kubernetes` Service (`DefaultEndpointReconcilerInterval`).
+const UPKEEP_EVERY: Duration = Duration::from_secs(10);
 
 /// Configuration of the API server.
 pub struct Config {
@@ -51,8 +58,8 @@ pub struct Config {
     pub kubelet_client: CertKey,
     /// Where kubelets may be dialled.
     pub node_networks: NodeNetworks,
-    /// Where ClusterIPs come from.
-    pub service_cidr: IpNet,
+    /// Where ClusterIPs come from: a network, or one of each family.
+    pub service_cidrs: ServiceRanges,
     /// Where node ports come from.
     pub node_port_range: RangeInclusive<u16>,
     /// Address and port that the `kubernetes` Service leads to.
@@ -107,10 +114,9 @@ pub struct Server {
 pub async fn start(config: Config) -> Result<Server, StartError> {
     let acceptor = tls(&config)?;
     let store = Arc::new(Store::open(&config.store_dir)?);
-    let allocators = Allocators::new(config.service_cidr, config.node_port_range.clone());
-    for (_, entry) in store.list("core/services/").1 {
-        let (addresses, ports) = service::holdings(&entry.value());
-        allocators.adopt(addresses, ports);
+    let allocators = Allocators::new(config.service_cidrs, config.node_port_range.clone());
+    for (_, entry) in store.list(SERVICES).1 {
+        allocators.adopt(service::ports(&entry.value()));
     }
     let registry = Arc::new(Registry {
         cluster: Cluster {
@@ -133,13 +139,16 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
         started: Started::default(),
     });
     api.started.finish(Hook::Admission);
-    api.started.finish(Hook::ServiceAddresses);
+    let mut repair = Repair::default();
     bootstrap::run(&api.registry, config.advertise, &api.started).await.map_err(|error| StartError::Bootstrap(error.message))?;
+    api.registry.repair_addresses(&mut repair, jiff::Timestamp::now()).await;
+    api.started.finish(Hook::ServiceAddresses);
     api.registry.serve_custom_resources().await.map_err(|error| StartError::Bootstrap(error.message))?;
     api.started.finish(Hook::ResourceDefinitions);
     api.started.finish(Hook::ResourceDefinitionsSynced);
     let server = Server { api, tasks: TaskTracker::new(), acceptor, limits: config.limits };
     server.tasks.spawn(sweep(Arc::clone(&server.api)));
+    server.tasks.spawn(keep_services(Arc::clone(&server.api), repair));
     server.listen(config.listeners)?;
     Ok(server)
 }
@@ -182,6 +191,30 @@ async fn sweep(api: Arc<Api>) {
             () = tokio::time::sleep(expiry::SWEEP_EVERY) => api.registry.expire_events(jiff::Timestamp::now()).await,
             () = api.shutdown.cancelled() => return,
         }
+    }
+}
+
+/// Repairs IPAddresses soon after changes of them and of Services, and now and then the objects of the `kubernetes` Service, until the end.
+async fn keep_services(api: Arc<Api>, mut repair: Repair) {
+    let mut published = api.registry.store.published();
+    let keep = async {
+        let mut kept = tokio::time::Instant::now();
+        loop {
+            // Many writes are looked at together.
+            tokio::time::sleep(REPAIR_EVERY).await;
+            api.registry.repair_addresses(&mut repair, jiff::Timestamp::now()).await;
+            if kept.elapsed() >= UPKEEP_EVERY {
+                kept = tokio::time::Instant::now();
+                if let Err(error) = bootstrap::kubernetes_service(&api.registry, api.advertise).await {
+                    tracing::warn!(error = %error.message, "the objects of the Service `kubernetes` could not be written; they are tried again");
+                }
+            }
+            let _ = tokio::time::timeout(UPKEEP_EVERY, published.changed()).await;
+        }
+    };
+    tokio::select! {
+        () = keep => {}
+        () = api.shutdown.cancelled() => {}
     }
 }
 
@@ -244,7 +277,7 @@ impl Server {
     pub async fn shutdown(self) {
         self.api.shutdown.cancel();
         self.tasks.close();
-        if tokio::time::timeout(std::time::Duration::from_secs(2), self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(2), self.tasks.wait()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
         self.api.registry.store.close();

@@ -28,6 +28,7 @@ mod replicaset;
 mod runner;
 mod scheduler;
 mod service_accounts;
+mod service_cidrs;
 mod statefulset;
 mod storage;
 #[cfg(test)]
@@ -45,6 +46,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use autoscaler::PERIOD as AUTOSCALER_PERIOD;
+pub use node_ipam::{NodeMasks, NodeRanges, NodeRangesError};
 pub use scheduler::{SchedulerConfig, SchedulerConfigError};
 pub use storage::local::LocalVolumes;
 
@@ -53,10 +55,8 @@ pub use storage::local::LocalVolumes;
 pub struct Config {
     /// The watches, shared with the other parts of this process.
     pub api: ApiServer,
-    /// Addresses of all pods.
-    pub cluster_cidr: ipnet::Ipv4Net,
-    /// Prefix length of each node's share of them.
-    pub node_mask: u8,
+    /// Addresses of all pods, and each node's share of them.
+    pub node_ranges: NodeRanges,
     /// The API server's certificate authority, for pods.
     pub root_ca_pem: String,
     /// Addresses for Services of type LoadBalancer; without them somebody else sees to such Services.
@@ -93,7 +93,6 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
         () = views.synced() => {}
         () = shutdown.cancelled() => return,
     }
-    let ranges = node_ipam::Ranges { cluster: config.cluster_cidr, node_mask: config.node_mask };
     // A task each, so that no controller waits for another; dropping the set ends them.
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(client.clone(), views.clone(), shutdown.clone()));
@@ -109,10 +108,11 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     tasks.spawn(disruption::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(storage::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));
-    tasks.spawn(node_ipam::run(client.clone(), views.clone(), ranges, shutdown.clone()));
+    tasks.spawn(node_ipam::run(client.clone(), views.clone(), config.node_ranges, shutdown.clone()));
     tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), timing, shutdown.clone()));
     tasks.spawn(namespaces::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(quota::run(client.clone(), views.clone(), shutdown.clone()));
+    tasks.spawn(service_cidrs::run(client.clone(), config.api.clone(), service_cidrs::GRACE, shutdown.clone()));
     tasks.spawn(bootstrap::run(client.clone(), config.api.clone(), shutdown.clone()));
     if let Some(range) = config.load_balancer_cidr {
         tasks.spawn(load_balancers::run(client.clone(), config.api.clone(), range, shutdown.clone()));

@@ -44,7 +44,7 @@ impl Keys {
             sa_key_pem: self.service_accounts.pem().into(),
             kubelet_client: self.ca.issue(&client).unwrap(),
             node_networks: NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: Vec::new() },
-            service_cidr: "10.96.0.0/12".parse().unwrap(),
+            service_cidrs: "10.96.0.0/12".parse().unwrap(),
             node_port_range: 30000..=32767,
             limits: Limits::default(),
             advertise: (address.ip(), address.port()),

@@ -30,7 +30,11 @@ impl Server {
             store: Arc::clone(&store),
             kinds: Kinds::new(builtin().all().cloned()),
         };
-        let basics = [("core/namespaces//default", json!({})), ("core/serviceaccounts/default/default", json!({"metadata": {"name": "default"}}))];
+        let basics = [
+            ("core/namespaces//default", json!({})),
+            ("core/serviceaccounts/default/default", json!({"metadata": {"name": "default"}})),
+            ("networking.k8s.io/servicecidrs//kubernetes", json!({"spec": {"cidrs": ["10.96.0.0/12"]}})),
+        ];
         for (key, object) in basics.iter().chain(objects) {
             store.put(key, Expect::Absent, object.clone()).await.unwrap();
         }

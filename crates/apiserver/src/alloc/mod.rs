@@ -1,12 +1,27 @@
-//! ClusterIPs and ports that Services hold. Kept in memory; rebuilt from the stored Services at start
-//! (pkg/registry/core/service/{ipallocator,portallocator}).
+//! ClusterIPs and ports that Services hold (pkg/registry/core/service/{ipallocator,portallocator}).
+//!
+//! An address is taken when an IPAddress of that name is stored, or while a request that will store one is under way. Ports are kept in
+//! memory and rebuilt from the stored Services at start.
 
-use ipnet::IpNet;
+pub mod ranges;
+
+use crate::store::Store;
 use rand::Rng;
+use ranges::{Range, ServiceRanges, ready_networks};
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where IPAddresses are stored.
+pub const ADDRESSES: &str = "networking.k8s.io/ipaddresses/";
+/// Where ServiceCIDRs are stored.
+pub const CIDRS: &str = "networking.k8s.io/servicecidrs/";
+
+/// The store's key of an IPAddress.
+pub fn address_key(address: &IpAddr) -> String {
+    format!("{ADDRESSES}/{address}")
+}
 
 /// Why an address or port cannot be had; the wording is upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,15 +29,10 @@ pub enum AllocError {
     /// Taken by another Service.
     #[error("provided IP is already allocated")]
     AddressTaken,
-    /// Not within the service CIDR.
-    #[error("the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}")]
-    AddressOutside {
-        /// What was asked for.
-        address: IpAddr,
-        /// The service CIDR.
-        range: IpNet,
-    },
-    /// No address is left.
+    /// Within no ServiceCIDR that is ready.
+    #[error("the provided network does not match the current range")]
+    AddressOutside,
+    /// No address or port is left.
     #[error("range is full")]
     Full,
     /// Taken by another Service.
@@ -40,100 +50,99 @@ pub enum AllocError {
 
 #[derive(Default)]
 struct Taken {
+    /// Addresses of requests that are under way.
     addresses: HashSet<IpAddr>,
     ports: HashSet<u16>,
+    /// The ranges of ready ServiceCIDRs, and the revision of the last change of one when they were read.
+    ranges: Option<(u64, Arc<[Range]>)>,
 }
 
 /// All addresses and ports of Services.
 pub struct Allocators {
-    cidr: IpNet,
+    configured: ServiceRanges,
     ports: RangeInclusive<u16>,
     taken: Mutex<Taken>,
 }
 
 impl Allocators {
-    /// Allocators for a service CIDR and a range of node ports.
-    pub fn new(cidr: IpNet, ports: RangeInclusive<u16>) -> Self {
-        Self { cidr: cidr.trunc(), ports, taken: Mutex::new(Taken::default()) }
+    /// Allocators for the networks of a configuration and a range of node ports.
+    pub fn new(configured: ServiceRanges, ports: RangeInclusive<u16>) -> Self {
+        Self { configured, ports, taken: Mutex::new(Taken::default()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The service CIDR.
-    pub fn network(&self) -> IpNet {
-        self.cidr
+    /// The networks of the configuration.
+    pub fn configured(&self) -> &ServiceRanges {
+        &self.configured
     }
 
-    /// The first usable address of the service CIDR: the `kubernetes` Service's.
-    pub fn first_address(&self) -> IpAddr {
-        self.nth(1)
+    /// Notes the ports that a stored Service holds, whatever the range.
+    pub fn adopt(&self, ports: impl IntoIterator<Item = u16>) {
+        self.lock().ports.extend(ports);
     }
 
-    /// Notes what a stored Service holds, whatever its range.
-    pub fn adopt(&self, addresses: impl IntoIterator<Item = IpAddr>, ports: impl IntoIterator<Item = u16>) {
-        let mut taken = self.lock();
-        taken.addresses.extend(addresses);
-        taken.ports.extend(ports);
-    }
-
-    pub fn take_address(&self, address: IpAddr) -> Result<(), AllocError> {
-        let edges = [self.cidr.network(), self.cidr.broadcast()];
-        if !self.cidr.contains(&address) || edges.contains(&address) {
-            return Err(AllocError::AddressOutside { address, range: self.cidr });
+    /// The ranges of ready ServiceCIDRs: the default one's first, then by name.
+    fn ranges(taken: &mut Taken, store: &Store) -> Arc<[Range]> {
+        let changed = store.last_change(CIDRS);
+        if let Some((read, ranges)) = &taken.ranges
+            && *read == changed
+        {
+            return Arc::clone(ranges);
         }
-        if self.lock().addresses.insert(address) { Ok(()) } else { Err(AllocError::AddressTaken) }
+        let mut rows = store.list(CIDRS).1;
+        rows.sort_by_key(|(key, _)| !key.ends_with("/kubernetes"));
+        let ranges: Arc<[Range]> = rows.iter().flat_map(|(_, entry)| ready_networks(&entry.value())).map(Range::new).collect();
+        taken.ranges = Some((changed, Arc::clone(&ranges)));
+        ranges
     }
 
-    /// Takes any free address: from the upper part of the range first, as upstream, so that fixed ones seldom collide.
-    pub fn take_any_address(&self) -> Result<IpAddr, AllocError> {
-        let size = self.size();
-        let band = if size < 16 { 1 } else { (size / 16).clamp(16, 256) };
+    fn take_address(&self, store: &Store, address: IpAddr) -> Result<(), AllocError> {
         let mut taken = self.lock();
-        let start = if size > band { rand::rng().random_range(band..size) } else { 1 };
-        let upper = (start..size).chain(band..start);
-        let free = upper.chain(1..band).map(|offset| self.nth(offset)).find(|address| !taken.addresses.contains(address));
+        if !Self::ranges(&mut taken, store).iter().any(|range| range.contains(&address)) {
+            return Err(AllocError::AddressOutside);
+        }
+        let is_free = store.get(&address_key(&address)).is_none() && taken.addresses.insert(address);
+        if is_free { Ok(()) } else { Err(AllocError::AddressTaken) }
+    }
+
+    /// Takes any free address: from the upper part of a range first, so that chosen ones seldom collide.
+    fn take_any_address(&self, store: &Store, family: &str) -> Result<IpAddr, AllocError> {
+        let mut taken = self.lock();
+        let ranges = Self::ranges(&mut taken, store);
+        let mut candidates = ranges.iter().filter(|range| range.family() == family).flat_map(|range| range.candidates(rand::rng().random()));
+        let free = candidates.find(|address| !taken.addresses.contains(address) && store.get(&address_key(address)).is_none());
         let address = free.ok_or(AllocError::Full)?;
         taken.addresses.insert(address);
         Ok(address)
     }
 
-    pub fn take_port(&self, port: u16) -> Result<(), AllocError> {
+    fn take_port(&self, port: u16) -> Result<(), AllocError> {
         if !self.ports.contains(&port) {
             return Err(AllocError::PortOutside { first: *self.ports.start(), last: *self.ports.end() });
         }
         if self.lock().ports.insert(port) { Ok(()) } else { Err(AllocError::PortTaken) }
     }
 
-    /// Takes any free port.
-    pub fn take_any_port(&self) -> Result<u16, AllocError> {
+    /// Takes any free port: from the upper part of the range first, so that chosen ones seldom collide.
+    fn take_any_port(&self) -> Result<u16, AllocError> {
+        let (first, last) = (*self.ports.start(), *self.ports.end());
+        let size = u32::from(last.saturating_sub(first)) + 1;
+        let band = if size <= 16 { 0 } else { (size / 32).clamp(16, 128) };
         let mut taken = self.lock();
-        let start = rand::rng().random_range(self.ports.clone());
-        let free = (start..=*self.ports.end()).chain(*self.ports.start()..start).find(|port| !taken.ports.contains(port));
-        let port = free.ok_or(AllocError::Full)?;
-        taken.ports.insert(port);
-        Ok(port)
+        let start = rand::rng().random_range(band..size);
+        let mut offsets = (start..size).chain(band..start).chain(0..band);
+        let port = |offset: u32| first.saturating_add(u16::try_from(offset).unwrap_or(u16::MAX));
+        let free = offsets.find(|offset| !taken.ports.contains(&port(*offset))).ok_or(AllocError::Full)?;
+        taken.ports.insert(port(free));
+        Ok(port(free))
     }
 
-    /// Gives addresses and ports back.
-    pub fn release(&self, addresses: &[IpAddr], ports: &[u16]) {
-        let mut taken = self.lock();
-        taken.addresses.retain(|address| !addresses.contains(address));
-        taken.ports.retain(|port| !ports.contains(port));
-    }
-
-    /// Usable offsets are 1 (inclusive) to this (exclusive): neither the network's address nor the broadcast address.
-    fn size(&self) -> u128 {
-        let bits = u32::from(self.cidr.max_prefix_len() - self.cidr.prefix_len()).min(32);
-        (1_u128 << bits).saturating_sub(1)
-    }
-
-    fn nth(&self, offset: u128) -> IpAddr {
-        match self.cidr.network() {
-            IpAddr::V4(base) => Ipv4Addr::from(u32::from(base).wrapping_add(u32::try_from(offset).unwrap_or_default())).into(),
-            IpAddr::V6(base) => Ipv6Addr::from(u128::from(base).wrapping_add(offset)).into(),
-        }
+    /// Gives ports back.
+    pub fn release_ports(&self, ports: &[u16]) {
+        self.lock().ports.retain(|port| !ports.contains(port));
     }
 }
 
@@ -141,30 +150,34 @@ impl Allocators {
 #[must_use = "dropping a claim gives back what it holds"]
 pub struct Claim<'a> {
     allocators: &'a Allocators,
+    store: &'a Store,
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
 }
 
 impl<'a> Claim<'a> {
     /// An empty claim.
-    pub fn new(allocators: &'a Allocators) -> Self {
-        Self { allocators, addresses: Vec::new(), ports: Vec::new() }
+    pub fn new(allocators: &'a Allocators, store: &'a Store) -> Self {
+        Self { allocators, store, addresses: Vec::new(), ports: Vec::new() }
     }
 
-    /// Takes an address: the one asked for, or any.
-    pub fn address(&mut self, wanted: Option<IpAddr>) -> Result<IpAddr, AllocError> {
-        let address = match wanted {
-            Some(address) => self.allocators.take_address(address).map(|()| address)?,
-            None => self.allocators.take_any_address()?,
-        };
+    /// Takes this address.
+    pub fn address(&mut self, address: IpAddr) -> Result<(), AllocError> {
+        self.allocators.take_address(self.store, address)?;
+        self.addresses.push(address);
+        Ok(())
+    }
+
+    /// Takes any address of a family.
+    pub fn any_address(&mut self, family: &str) -> Result<IpAddr, AllocError> {
+        let address = self.allocators.take_any_address(self.store, family)?;
         self.addresses.push(address);
         Ok(address)
     }
 
-    /// Takes a port: the one asked for, or any. A port this claim holds already may be had again (one number for TCP and UDP).
+    /// Takes a port: the one asked for, or any.
     pub fn port(&mut self, wanted: Option<u16>) -> Result<u16, AllocError> {
         let port = match wanted {
-            Some(port) if self.ports.contains(&port) => return Ok(port),
             Some(port) => self.allocators.take_port(port).map(|()| port)?,
             None => self.allocators.take_any_port()?,
         };
@@ -172,65 +185,98 @@ impl<'a> Claim<'a> {
         Ok(port)
     }
 
-    /// The object that holds all this is stored.
+    /// The addresses that were taken.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The Service that holds the ports is stored, and so are the IPAddresses.
     pub fn keep(mut self) {
-        self.addresses.clear();
         self.ports.clear();
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.allocators.release(&self.addresses, &self.ports);
+        let mut taken = self.allocators.lock();
+        taken.addresses.retain(|address| !self.addresses.contains(address));
+        taken.ports.retain(|port| !self.ports.contains(port));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Expect;
+    use serde_json::json;
 
-    fn allocators(cidr: &str) -> Allocators {
-        Allocators::new(cidr.parse().unwrap(), 30000..=30002)
+    async fn store(cidrs: &[&str]) -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        store.put(&format!("{CIDRS}/kubernetes"), Expect::Absent, json!({"spec": {"cidrs": cidrs}})).await.unwrap();
+        (dir, store)
     }
 
-    #[test]
-    fn addresses_are_unique_and_inside() {
-        let allocators = allocators("10.96.0.0/29");
-        let mut seen = HashSet::new();
-        for _ in 0..6 {
-            let address = allocators.take_any_address().unwrap();
-            assert!(allocators.cidr.contains(&address) && seen.insert(address));
-        }
-        assert_eq!(allocators.take_any_address(), Err(AllocError::Full));
-        assert!(!seen.contains(&"10.96.0.0".parse().unwrap()) && !seen.contains(&"10.96.0.7".parse().unwrap()));
+    fn allocators() -> Allocators {
+        Allocators::new("10.96.0.0/29".parse().unwrap(), 30000..=30002)
     }
 
-    #[test]
-    fn errors_are_worded_as_upstream() {
-        let allocators = allocators("10.96.0.0/12");
-        allocators.take_address("10.96.0.10".parse().unwrap()).unwrap();
-        let taken = allocators.take_address("10.96.0.10".parse().unwrap()).unwrap_err();
-        assert_eq!(taken.to_string(), "provided IP is already allocated");
-        let outside = allocators.take_address("192.168.0.1".parse().unwrap()).unwrap_err();
-        assert_eq!(outside.to_string(), "the provided IP (192.168.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/12");
-        assert_eq!(
-            allocators.take_port(80).unwrap_err().to_string(),
-            "provided port is not in the valid range. The range of valid ports is 30000-30002"
-        );
-    }
-
-    #[test]
-    fn a_dropped_claim_gives_back_and_a_kept_one_does_not() {
-        let allocators = allocators("10.96.0.0/29");
-        let mut claim = Claim::new(&allocators);
-        claim.port(Some(30001)).unwrap();
-        assert_eq!(claim.port(Some(30001)), Ok(30001), "the same number for another protocol");
+    #[tokio::test]
+    async fn addresses_are_unique_inside_and_of_their_family() {
+        let (_dir, store) = store(&["10.96.0.0/29", "fd00::/126"]).await;
+        let allocators = allocators();
+        let mut claim = Claim::new(&allocators, &store);
+        let four: HashSet<IpAddr> = (0..6).map(|_| claim.any_address("IPv4").unwrap()).collect();
+        assert_eq!((four.len(), claim.any_address("IPv4")), (6, Err(AllocError::Full)));
+        assert!(four.iter().all(IpAddr::is_ipv4));
+        let six: HashSet<IpAddr> = (0..3).map(|_| claim.any_address("IPv6").unwrap()).collect();
+        assert_eq!((six.len(), claim.any_address("IPv6")), (3, Err(AllocError::Full)));
         drop(claim);
-        let mut claim = Claim::new(&allocators);
+        assert!(Claim::new(&allocators, &store).any_address("IPv4").is_ok(), "a dropped claim gives back");
+    }
+
+    #[tokio::test]
+    async fn stored_addresses_are_taken_and_more_ranges_may_come() {
+        let (_dir, store) = store(&["10.96.0.0/30"]).await;
+        let allocators = allocators();
+        let mut claim = Claim::new(&allocators, &store);
+        let held: IpAddr = "10.96.0.1".parse().unwrap();
+        store.put(&address_key(&held), Expect::Absent, json!({})).await.unwrap();
+        assert_eq!(claim.address(held), Err(AllocError::AddressTaken));
+        assert_eq!(claim.any_address("IPv4"), Ok("10.96.0.2".parse().unwrap()));
+        assert_eq!(claim.any_address("IPv4"), Err(AllocError::Full));
+        let other: IpAddr = "10.1.0.9".parse().unwrap();
+        assert_eq!(claim.address(other), Err(AllocError::AddressOutside));
+        store.put(&format!("{CIDRS}/more"), Expect::Absent, json!({"spec": {"cidrs": ["10.1.0.0/24"]}})).await.unwrap();
+        assert_eq!(claim.address(other), Ok(()));
+        assert!(claim.any_address("IPv4").unwrap().to_string().starts_with("10.1.0."));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_claim_gives_ports_back_and_a_kept_one_does_not() {
+        let (_dir, store) = store(&[]).await;
+        let allocators = allocators();
+        let mut claim = Claim::new(&allocators, &store);
+        claim.port(Some(30001)).unwrap();
+        assert_eq!(claim.port(Some(30001)), Err(AllocError::PortTaken));
+        drop(claim);
+        let mut claim = Claim::new(&allocators, &store);
         claim.port(Some(30001)).unwrap();
         claim.keep();
-        assert_eq!(allocators.take_port(30001), Err(AllocError::PortTaken));
-        allocators.release(&[], &[30001]);
-        assert_eq!(allocators.take_port(30001), Ok(()));
+        assert_eq!(Claim::new(&allocators, &store).port(Some(30001)), Err(AllocError::PortTaken));
+        allocators.release_ports(&[30001]);
+        assert_eq!(Claim::new(&allocators, &store).port(Some(30001)), Ok(30001));
+        let outside = Claim::new(&allocators, &store).port(Some(80)).unwrap_err();
+        assert_eq!(outside.to_string(), "provided port is not in the valid range. The range of valid ports is 30000-30002");
+    }
+
+    #[tokio::test]
+    async fn ports_come_from_the_upper_part_first() {
+        let (_dir, store) = store(&[]).await;
+        let allocators = Allocators::new("10.96.0.0/29".parse().unwrap(), 30000..=30031);
+        let mut claim = Claim::new(&allocators, &store);
+        let upper: HashSet<u16> = (0..16).map(|_| claim.port(None).unwrap()).collect();
+        assert_eq!(upper, (30016..=30031).collect());
+        assert!((30000..30016).contains(&claim.port(None).unwrap()));
     }
 }

@@ -5,7 +5,7 @@ use crate::fields;
 use crate::kind::{Attributes, Kind, Part, WriteContext};
 use crate::object;
 use crate::status::ApiError;
-use crate::store::{Expect, WriteError};
+use crate::store::{Expect, Write, WriteError};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -49,6 +49,7 @@ impl Registry {
     async fn create_once(&self, context: &WriteContext, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
         let name = object::name(&object).to_string();
         let key = kind.key(namespace, &name);
+        let claim = self.allocate_service(kind, None, &mut object)?;
         let (errors, warnings) = kind.judge_new(&object).into_parts();
         if !errors.is_empty() {
             return Err(ApiError::invalid(kind, &name, &errors));
@@ -61,17 +62,13 @@ impl Registry {
             return Err(ApiError::already_exists(kind, &name));
         }
         self.admission.validate(&attributes, &object).await?;
-        let claim = self.allocate_service(kind, None, &mut object)?;
         if context.dry_run {
             return Ok(object);
         }
-        match self.store.put(&key, Expect::Absent, self.to_store(kind, object).await?).await {
-            Ok(stored) => {
-                claim.keep();
-                self.read_one(kind, stored).await
-            }
-            Err(error) => Err(write_error(kind, &name, &error)),
-        }
+        let object = self.to_store(kind, object).await?;
+        let write = Write { key, expect: Expect::Absent, object, removes: false };
+        let stored = self.put_with_addresses(kind, None, write, claim).await?;
+        self.read_one(kind, stored).await
     }
 
     /// Writes a bootstrap object unless one of that name exists.
@@ -114,7 +111,7 @@ pub(super) fn check_namespace(kind: &Kind, namespace: &str, object: &mut Value) 
 }
 
 /// registry/rest/meta.go `FillObjectMetaSystemFields`, and the type's name, in the order people expect to read.
-fn fill_system_fields(kind: &Kind, object: &mut Value) {
+pub(super) fn fill_system_fields(kind: &Kind, object: &mut Value) {
     let metadata = object::metadata(object);
     for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
         metadata.shift_remove(member);

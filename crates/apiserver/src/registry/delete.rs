@@ -3,10 +3,11 @@
 
 use super::read::Selection;
 use super::{Registry, write_error};
+use crate::alloc::Claim;
 use crate::kind::{Attributes, Kind, WriteContext};
 use crate::object;
 use crate::status::{self, ApiError};
-use crate::store::{Entry, Expect};
+use crate::store::{Entry, Expect, Write};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -123,10 +124,18 @@ impl Registry {
         }
         let gone = Deleted::Gone(status::deleted(kind, &name, object::uid(&object)));
         if !context.dry_run {
-            let last = self.store.delete(key, Expect::Revision(entry.revision), object).await.map_err(failed)?;
-            self.service_is_gone(context, kind, &last).await;
+            self.delete_stored(kind, key, entry, object).await?;
         }
         Ok(gone)
+    }
+
+    /// Removes an object and gives back what it held.
+    pub(super) async fn delete_stored(&self, kind: &Kind, key: &str, entry: &Entry, last: Value) -> Result<Value, ApiError> {
+        let held = last.clone();
+        let write = Write { key: key.to_string(), expect: Expect::Revision(entry.revision), object: last, removes: true };
+        let last = self.put_with_addresses(kind, Some(&held), write, Claim::new(&self.allocators, &self.store)).await?;
+        self.release_ports(kind, &last, None);
+        Ok(last)
     }
 
     /// Deletes everything that is selected and returns what was found.

@@ -1,6 +1,7 @@
 //! What happens to an object between the request and the store: the generic create, update and delete of upstream's registry, and each
 //! kind's strategy.
 
+pub mod addresses;
 mod aggregate;
 pub mod create;
 mod custom;

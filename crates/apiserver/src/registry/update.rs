@@ -2,13 +2,14 @@
 //! registry/rest/update.go).
 
 use super::create::{check_namespace, set_type};
-use super::{Registry, is_unchanged, write_error};
+use super::{Registry, is_unchanged};
+use crate::alloc::Claim;
 use crate::fields;
 use crate::kind::{Attributes, Kind, Part, WriteContext};
 use crate::object;
 use crate::scale;
 use crate::status::{ApiError, qualified};
-use crate::store::{Entry, Expect};
+use crate::store::{Entry, Expect, Write};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -79,6 +80,10 @@ impl Registry {
             fields::repair_owners(context, &mut new, owners);
             fields::keep_times(&old, &mut new);
         }
+        let claim = match part {
+            Part::Main => self.allocate_service(kind, Some(&old), &mut new)?,
+            _ => Claim::new(&self.allocators, &self.store),
+        };
         let owners = fields::owners(&new);
         kind.prepare_replacement(part, &old, &mut new);
         fields::put_owners(&mut new, owners);
@@ -101,17 +106,16 @@ impl Registry {
         if finished(kind, &new) {
             return self.remove(context, kind, key, entry, new).await;
         }
-        let claim = self.allocate_service(kind, Some(&old), &mut new)?;
         if is_unchanged(&old, &new) {
             return Ok(old);
         }
         if context.dry_run {
             return Ok(new);
         }
-        let new = self.to_store(kind, new).await?;
-        let stored = self.store.put(key, Expect::Revision(entry.revision), new).await.map_err(|error| write_error(kind, name, &error))?;
-        claim.keep();
-        self.release_service(kind, Some(&old), Some(&stored));
+        let object = self.to_store(kind, new).await?;
+        let write = Write { key: key.to_string(), expect: Expect::Revision(entry.revision), object, removes: false };
+        let stored = self.put_with_addresses(kind, Some(&old), write, claim).await?;
+        self.release_ports(kind, &old, Some(&stored));
         self.read_one(kind, stored).await
     }
 
@@ -120,15 +124,9 @@ impl Registry {
         if context.dry_run {
             return Ok(last);
         }
-        let name = object::name(&last).to_string();
         let last = self.to_store(kind, last).await?;
-        match self.store.delete(key, Expect::Revision(entry.revision), last).await {
-            Ok(last) => {
-                self.service_is_gone(context, kind, &last).await;
-                self.read_one(kind, last).await
-            }
-            Err(error) => Err(write_error(kind, &name, &error)),
-        }
+        let last = self.delete_stored(kind, key, entry, last).await?;
+        self.read_one(kind, last).await
     }
 }
 

@@ -68,6 +68,51 @@ pub fn cidr(text: &str, form: Form) -> Vec<String> {
     Vec::new()
 }
 
+/// What keeps an address from being an endpoint's (`ValidateEndpointIP`).
+pub fn endpoint_ip(text: &str) -> Vec<String> {
+    let Some(address) = text.parse::<IpAddr>().ok().or_else(|| without_zeros(text)) else { return vec!["must be a valid IP address".into()] };
+    let (link_local, link_local_multicast) = match address {
+        IpAddr::V4(four) => (four.is_link_local(), four.octets()[..3] == [224, 0, 0]),
+        IpAddr::V6(six) => (six.is_unicast_link_local(), six.segments()[0] & 0xff0f == 0xff02),
+    };
+    let mut problems = Vec::new();
+    if address.is_unspecified() {
+        problems.push(format!("may not be unspecified ({text})"));
+    }
+    if address.is_loopback() {
+        problems.push("may not be in the loopback range (127.0.0.0/8, ::1/128)".into());
+    }
+    if link_local {
+        problems.push("may not be in the link-local range (169.254.0.0/16, fe80::/10)".into());
+    }
+    if link_local_multicast {
+        problems.push("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".into());
+    }
+    problems
+}
+
+/// How an address that was accepted should be written (`GetWarningsForIP`).
+pub fn ip_warning(path: &str, text: &str) -> Option<String> {
+    let parsed = text.parse::<IpAddr>().ok();
+    let standard = match parsed {
+        Some(IpAddr::V6(six)) => six.to_ipv4_mapped().map(IpAddr::V4),
+        Some(IpAddr::V4(_)) => None,
+        None => without_zeros(text),
+    };
+    if let Some(standard) = standard {
+        return Some(format!("{path}: non-standard IP address {text:?} is invalid: use {:?}", standard.to_string()));
+    }
+    let canonical = parsed.filter(IpAddr::is_ipv6)?.to_string();
+    (canonical != text).then(|| format!("{path}: IPv6 address {text:?} should be in RFC 5952 canonical format ({canonical:?})"))
+}
+
+/// How a network that was accepted should be written (`GetWarningsForCIDR`).
+pub fn cidr_warning(path: &str, text: &str) -> Option<String> {
+    let network = text.trim().parse::<IpNet>().ok()?;
+    (network.addr().is_ipv6() && network.to_string() != text.trim())
+        .then(|| format!("{path}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format ({:?})", network.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +152,32 @@ mod tests {
         ] {
             assert_eq!((cidr(text, Form::Any).join(""), cidr(text, Form::Canonical).join("")), (any.to_string(), canonical.to_string()), "{text}");
         }
+    }
+
+    #[test]
+    fn endpoints_have_addresses_that_others_reach() {
+        for (text, problems) in [
+            ("10.0.0.1", vec![]),
+            ("0.0.0.0", vec!["may not be unspecified (0.0.0.0)"]),
+            ("127.0.0.1", vec!["may not be in the loopback range (127.0.0.0/8, ::1/128)"]),
+            ("::1", vec!["may not be in the loopback range (127.0.0.0/8, ::1/128)"]),
+            ("169.254.169.254", vec!["may not be in the link-local range (169.254.0.0/16, fe80::/10)"]),
+            ("fe80::1", vec!["may not be in the link-local range (169.254.0.0/16, fe80::/10)"]),
+            ("224.0.0.1", vec!["may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"]),
+            ("ff02::1", vec!["may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"]),
+            ("web", vec!["must be a valid IP address"]),
+        ] {
+            assert_eq!(endpoint_ip(text), problems, "{text}");
+        }
+    }
+
+    #[test]
+    fn other_forms_are_warned_of() {
+        let of = |text: &str| ip_warning("spec.x", text).unwrap_or_default();
+        assert_eq!(of("2001:DB8::1"), "spec.x: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")");
+        assert_eq!(of("010.0.0.1"), "spec.x: non-standard IP address \"010.0.0.1\" is invalid: use \"10.0.0.1\"");
+        assert_eq!((of("10.0.0.1"), of("2001:db8::1")), (String::new(), String::new()));
+        let warned = cidr_warning("spec.x", "2001:DB8::/64").unwrap();
+        assert_eq!(warned, "spec.x: IPv6 CIDR value \"2001:DB8::/64\" should be in RFC 5952 canonical format (\"2001:db8::/64\")");
     }
 }

@@ -1,7 +1,7 @@
 //! An API server in a temporary directory, and clients for it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use apiserver::{Config, Identity, InProcess, NodeNetworks, Server, start};
+use apiserver::{Config, Identity, InProcess, NodeNetworks, Server, ServiceRanges, start};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{Api, PostParams};
 use pki::{CertRequest, Credentials, KubeConfig};
@@ -11,6 +11,8 @@ use test_lab::server::Keys;
 
 /// An address in the nodes' network that is no node's.
 pub const NO_NODE: &str = "127.0.0.2";
+
+const SERVICE_CIDR: &str = "10.96.0.0/12";
 
 /// A pod that names no node.
 pub fn pod(name: &str) -> Pod {
@@ -23,6 +25,7 @@ pub struct TestServer {
     keys: Keys,
     address: SocketAddr,
     dir: tempfile::TempDir,
+    service_cidrs: ServiceRanges,
 }
 
 impl TestServer {
@@ -33,24 +36,39 @@ impl TestServer {
 
     /// The same, with bounds of the listener.
     pub async fn start_within(limits: apiserver::Limits) -> Self {
-        let started = Self::start_in(tempfile::tempdir().unwrap(), Keys::new(), limits).await;
+        Self::start_new(limits, SERVICE_CIDR).await
+    }
+
+    /// The same, with networks for Services.
+    pub async fn start_with_service_cidrs(networks: &str) -> Self {
+        Self::start_new(apiserver::Limits::default(), networks).await
+    }
+
+    async fn start_new(limits: apiserver::Limits, networks: &str) -> Self {
+        let started = Self::start_in(tempfile::tempdir().unwrap(), Keys::new(), limits, networks.parse().unwrap()).await;
         let accounts: Api<ServiceAccount> = Api::namespaced(started.admin(), "default");
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         accounts.create(&PostParams::default(), &account).await.unwrap();
         started
     }
 
-    async fn start_in(dir: tempfile::TempDir, keys: Keys, limits: apiserver::Limits) -> Self {
+    async fn start_in(dir: tempfile::TempDir, keys: Keys, limits: apiserver::Limits, service_cidrs: ServiceRanges) -> Self {
         let node_networks = NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: vec![NO_NODE.parse().unwrap()] };
-        let config = Config { limits, node_networks, ..keys.config(dir.path().join("store")) };
+        let config = Config { limits, node_networks, service_cidrs: service_cidrs.clone(), ..keys.config(dir.path().join("store")) };
         let address = SocketAddr::from(config.advertise);
-        Self { server: start(config).await.unwrap(), keys, address, dir }
+        Self { server: start(config).await.unwrap(), keys, address, dir, service_cidrs }
     }
 
     /// Stops it and starts it again on the same directory.
     pub async fn restart(self) -> Self {
+        let networks = self.service_cidrs.clone();
+        self.restart_with_service_cidrs(networks).await
+    }
+
+    /// The same, with other networks for Services.
+    pub async fn restart_with_service_cidrs(self, networks: ServiceRanges) -> Self {
         self.server.shutdown().await;
-        Self::start_in(self.dir, self.keys, apiserver::Limits::default()).await
+        Self::start_in(self.dir, self.keys, apiserver::Limits::default(), networks).await
     }
 
     /// Ends it.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apiserver::{Identity, Server};
 use cluster::{ApiServer, Informer, Selection};
-use controllers::{LocalVolumes, Timing};
+use controllers::{LocalVolumes, NodeMasks, NodeRanges, Timing};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::{
     Api, Client, Resource,
@@ -52,6 +52,7 @@ pub struct Cluster {
     /// The controllers and the scheduler.
     control: Vec<JoinHandle<()>>,
     timing: Timing,
+    node_ranges: NodeRanges,
     _dir: tempfile::TempDir,
 }
 
@@ -63,9 +64,15 @@ impl Cluster {
 
     /// Starts everything with this timing.
     pub async fn start_with(timing: Timing) -> Self {
+        Self::start_on(timing, "10.96.0.0/12", "192.168.0.0/16").await
+    }
+
+    /// Starts everything with these networks for Services and for pods.
+    pub async fn start_on(timing: Timing, services: &str, pods: &str) -> Self {
         let _ = tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_test_writer().try_init();
         let dir = tempfile::tempdir().unwrap();
-        let server = apiserver::start(Keys::new().config(dir.path().join("store"))).await.unwrap();
+        let config = apiserver::Config { service_cidrs: services.parse().unwrap(), ..Keys::new().config(dir.path().join("store")) };
+        let server = apiserver::start(config).await.unwrap();
         let shutdown = CancellationToken::new();
         let mut cluster = Self {
             server,
@@ -75,6 +82,7 @@ impl Cluster {
             tasks: Vec::new(),
             control: Vec::new(),
             timing,
+            node_ranges: NodeRanges::parse(pods, NodeMasks::default()).unwrap(),
             _dir: dir,
         };
         cluster.start_control();
@@ -86,8 +94,7 @@ impl Cluster {
         self.api = ApiServer::default();
         let config = controllers::Config {
             api: self.api.clone(),
-            cluster_cidr: "192.168.0.0/16".parse().unwrap(),
-            node_mask: 24,
+            node_ranges: self.node_ranges.clone(),
             root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
             load_balancer_cidr: Some("10.241.0.0/30".parse().unwrap()),
         };
@@ -232,9 +239,10 @@ async fn agent(client: Client, node: String, shutdown: CancellationToken) {
                 let _ = api.delete(&key.name, &DeleteParams::default().grace_period(0)).await;
             } else if row.1.is_none() {
                 last += 1;
-                let (ip, now) = (format!("192.168.{octet}.{last}"), jiff::Timestamp::now().to_string());
+                let (ip, second) = (format!("192.168.{octet}.{last}"), format!("fd00:1::{octet:x}:{last:x}"));
+                let now = jiff::Timestamp::now().to_string();
                 let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": now});
-                let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [ready]}});
+                let status = json!({"status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}, {"ip": second}], "conditions": [ready]}});
                 let _ = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(status)).await;
             }
         }

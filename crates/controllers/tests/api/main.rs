@@ -1,5 +1,6 @@
 //! The controllers and the scheduler against the real API server, all in this process.
 
+mod addresses;
 mod attachments;
 mod autoscaling;
 mod bootstrap;

@@ -54,8 +54,10 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     let manager = || client("system:kube-controller-manager", &[]);
     let controllers = controllers::Config {
         api: api.clone(),
-        cluster_cidr: args.cluster_cidr,
-        node_mask: args.node_mask,
+        node_ranges: controllers::NodeRanges::parse(
+            &args.cluster_cidr.to_string(),
+            controllers::NodeMasks { ipv4: Some(args.node_mask), ..controllers::NodeMasks::default() },
+        )?,
         root_ca_pem: ca_pem,
         load_balancer_cidr: args.load_balancer_cidr,
     };
@@ -114,7 +116,7 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<(Server, Vec<TcpListene
             within: vec![IpNet::V4(lab::lan::LAN)],
             except: vec![IpAddr::V4(args.address), IpAddr::V4(lab::lan::GATEWAY)],
         },
-        service_cidr: IpNet::V4(args.service_cidr),
+        service_cidrs: IpNet::V4(args.service_cidr).into(),
         node_port_range: args.service_node_port_range.ports(),
         limits: apiserver::Limits::default(),
         advertise: (IpAddr::V4(args.address), args.port),

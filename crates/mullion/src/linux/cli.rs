@@ -82,13 +82,13 @@ pub struct UpArgs {
     #[arg(short, long)]
     pub output: Option<Output>,
     /// Every pod's address lies here [default: 192.168.0.0/16]
-    #[arg(long)]
+    #[arg(long, value_parser = one_ipv4_network)]
     pub cluster_cidr: Option<Ipv4Net>,
     /// Prefix length of each node's share of it [default: 24]
     #[arg(long)]
     pub node_mask: Option<u8>,
     /// Every ClusterIP lies here [default: 10.96.0.0/12]
-    #[arg(long)]
+    #[arg(long, value_parser = one_ipv4_network)]
     pub service_cidr: Option<Ipv4Net>,
     /// ClusterIP of the cluster's DNS [default: 10.96.0.10]
     #[arg(long)]
@@ -157,6 +157,18 @@ fn name(text: &str) -> Result<String, String> {
     } else {
         Err("write at most 63 letters, digits, dots, underscores and hyphens, a letter or digit first".to_owned())
     }
+}
+
+/// A network of pods or Services. Lists and IPv6 are what kube-apiserver and kube-controller-manager take too.
+fn one_ipv4_network(text: &str) -> Result<Ipv4Net, String> {
+    const WHY: &str = "the LAN and the pod network of this cluster are IPv4: write one IPv4 network, as 10.96.0.0/12";
+    if text.split(',').count() > 1 {
+        return Err(format!("a list of networks is for clusters with two address families, and {WHY}"));
+    }
+    if text.contains(':') {
+        return Err(format!("{text} is an IPv6 network, and {WHY}"));
+    }
+    text.parse().map_err(|_| format!("{text:?} is no network: write an address and a prefix length, as 10.96.0.0/12"))
 }
 
 /// `mullion down`.
@@ -383,6 +395,19 @@ mod tests {
         }
         for text in ["", "5", "s", "5x", "-5s", "1.2.3s", "5 m", "1e9s", "99999999999999999999h"] {
             assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn networks_of_a_second_family_are_refused_with_the_reason() {
+        assert_eq!(one_ipv4_network("10.96.0.0/12").unwrap().to_string(), "10.96.0.0/12");
+        for (text, expected) in [
+            ("10.96.0.0/12,fd00::/108", "a list of networks is for clusters with two address families, and the LAN"),
+            ("fd00::/108", "fd00::/108 is an IPv6 network, and the LAN"),
+            ("10.96.0.0", "\"10.96.0.0\" is no network: write an address and a prefix length"),
+        ] {
+            let error = one_ipv4_network(text).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 
