@@ -6,7 +6,6 @@
 mod amounts;
 pub mod attributes;
 pub mod cel;
-pub mod field;
 pub mod json_patch;
 pub mod limit_ranger;
 pub mod matching;
@@ -22,6 +21,6 @@ mod value;
 pub mod webhook;
 
 pub use attributes::{Attributes, Operation, UserInfo};
-pub use field::{ErrorKind, FieldError};
+pub use kube_rules::{ErrorKind, FieldError};
 pub use refusal::{Notes, Refusal};
 pub use reinvocation::Reinvocation;

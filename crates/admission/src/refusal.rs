@@ -1,6 +1,6 @@
 //! What plug-ins answer: refusals, warnings, audit annotations.
 
-use crate::field::FieldError;
+use crate::FieldError;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

@@ -141,7 +141,7 @@ impl ApiError {
         let list = if seen.len() == 1 { seen.remove(0) } else { format!("[{}]", seen.join(", ")) };
         let message = format!("{} {name:?} is invalid: {list}", qualified(&kind.group, &kind.kind));
         let causes: Vec<Value> =
-            errors.iter().map(|error| json!({"reason": error.reason(), "message": error.body(), "field": error.field})).collect();
+            errors.iter().map(|error| json!({"reason": error.kind.reason(), "message": error.body(), "field": error.path()})).collect();
         let mut details = Map::new();
         details.insert("name".into(), name.into());
         if !kind.group.is_empty() {

@@ -106,8 +106,8 @@ impl Version {
     /// Rules see only values that have the types that they were compiled for.
     fn add_rules(&self, errors: Errors, object: &Value, old: Option<&Value>) -> Judged {
         let blocked = errors.iter().any(|error| {
-            use crate::field::Kind;
-            matches!(error.kind, Kind::NotSupported | Kind::Required | Kind::TooLong | Kind::TooMany | Kind::TypeInvalid)
+            use crate::field::ErrorKind;
+            matches!(error.kind, ErrorKind::NotSupported | ErrorKind::Required | ErrorKind::TooLong | ErrorKind::TooMany | ErrorKind::TypeInvalid)
         });
         let mut judged = Judged { errors, warnings: Vec::new() };
         match &self.rules {

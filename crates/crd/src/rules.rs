@@ -8,7 +8,7 @@ use kube_cel::{Env, Fault, PER_CALL_LIMIT, Program, Shape, Type, Value, Variable
 use serde_json::Value as Json;
 
 use crate::correlate;
-use crate::field::{self, Errors, FieldError, child, invalid, key};
+use crate::field::{self, ErrorKind, Errors, FieldError, child, invalid, key};
 use crate::path;
 use crate::schema::{Rule, Schema};
 use crate::shape;
@@ -254,8 +254,8 @@ impl Rules {
         let error = match rule.reason.as_deref() {
             Some("FieldValueForbidden") => field::forbidden(at, detail),
             Some("FieldValueRequired") => field::required(at, detail),
-            Some("FieldValueDuplicate") => FieldError { kind: field::Kind::Duplicate, field: at, value: shown, detail: String::new() },
-            _ => FieldError { kind: field::Kind::Invalid, field: at, value: shown, detail },
+            Some("FieldValueDuplicate") => FieldError::new(ErrorKind::Duplicate, at, shown, ""),
+            _ => FieldError::new(ErrorKind::Invalid, at, shown, detail),
         };
         (error, false)
     }

@@ -2,12 +2,13 @@
 //!
 //! About pods and nodes: resource requests, taints and tolerations, node affinity, label and field selectors, host ports, readiness, OS
 //! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms, schedules and
-//! QoS classes. About clusters: bootstrap tokens. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
+//! QoS classes. About any object: errors of fields. About clusters: bootstrap tokens. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
 
 pub mod admission;
 pub mod bootstrap_token;
 pub mod cron;
 pub mod expand;
+pub mod field;
 pub mod host_ports;
 pub mod image;
 pub mod node_affinity;
@@ -24,6 +25,7 @@ pub mod taints;
 
 pub use admission::{Refusal, admit_os};
 pub use expand::expand;
+pub use field::{ErrorKind, FieldError};
 pub use host_ports::{HostPort, host_ports};
 pub use image::{BuildMismatch, image_build, match_build, match_image};
 pub use node_affinity::{NodeSelector, NodeTerm, RequiredNodeAffinity};

@@ -9,7 +9,7 @@ use crate::admission::Refusal;
 use crate::os::NodeOs;
 
 /// Settings that are a pod's own and cannot harm another pod of the node (`safeSysctls` of Kubernetes 1.36; the kernels on which this
-/// program runs have all of them).
+/// program runs have all of them). In the order in which upstream came to allow them: Pod Security of older versions takes the first ones.
 pub const SAFE: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",

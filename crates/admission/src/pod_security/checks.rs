@@ -2,6 +2,7 @@
 
 use super::level::{Level, LevelVersion, Version};
 use crate::value::{is_true, list, lookup, members, text, texts};
+use kube_rules::sysctl::SAFE;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -50,10 +51,10 @@ const BASELINE: [Check; 12] = [
     check(
         "sysctls",
         &[
-            (0, |pod| sysctls(pod, &SYSCTLS[..5])),
-            (27, |pod| sysctls(pod, &SYSCTLS[..6])),
-            (29, |pod| sysctls(pod, &SYSCTLS[..10])),
-            (32, |pod| sysctls(pod, &SYSCTLS)),
+            (0, |pod| sysctls(pod, &SAFE[..5])),
+            (27, |pod| sysctls(pod, &SAFE[..6])),
+            (29, |pod| sysctls(pod, &SAFE[..10])),
+            (32, |pod| sysctls(pod, SAFE)),
         ],
         "",
     ),
@@ -87,21 +88,6 @@ pub fn evaluate(wanted: LevelVersion, pod: &Pod<'_>) -> Vec<Violation> {
     let checks = baseline.iter().filter(|one| !replaced(one.id)).chain(restricted);
     checks.filter_map(at).filter_map(|check| check(pod)).collect()
 }
-
-const SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
 
 const SE_LINUX_TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
 

@@ -1,6 +1,6 @@
 //! Levels, versions, and the policy that a Namespace's labels make (pod-security-admission/api/helpers.go).
 
-use crate::field::{ErrorKind, FieldError};
+use crate::{ErrorKind, FieldError};
 use serde_json::Value;
 use std::fmt;
 
@@ -118,7 +118,7 @@ pub fn policy_of(labels: &Value, defaults: &Policy) -> (Policy, Vec<FieldError>)
     let mut errors = Vec::new();
     let mut refuse = |name: &str, value: &str, why: &str| {
         let field = format!("metadata.labels[{PREFIX}{name}]");
-        errors.push(FieldError::new(ErrorKind::Invalid, field, value.into(), why));
+        errors.push(FieldError::new(ErrorKind::Invalid, field, Value::from(value), why));
     };
     let mut enforced = false;
     for (mode, fallback, slot) in [

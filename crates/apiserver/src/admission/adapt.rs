@@ -3,7 +3,6 @@
 use crate::kind::{Attributes, Operation};
 use crate::object;
 use crate::status::ApiError;
-use crate::validation::{ErrorKind, FieldError};
 use ::admission::{Notes, Refusal, UserInfo};
 use serde_json::{Value, json};
 
@@ -75,7 +74,7 @@ pub fn error(attributes: &Attributes<'_>, object: &Value, refusal: Refusal) -> A
     let (kind, name) = (attributes.kind, name_of(attributes, object));
     match refusal {
         Refusal::Forbidden(why) => ApiError::forbidden(kind, name, &why),
-        Refusal::Invalid(errors) => ApiError::invalid(kind, name, &errors.into_iter().map(field_error).collect::<Vec<_>>()),
+        Refusal::Invalid(errors) => ApiError::invalid(kind, name, &errors),
         Refusal::BadRequest(why) => ApiError::bad_request(why),
         Refusal::Internal(why) => ApiError::internal(why),
         Refusal::Conflict { resource, name, why } => {
@@ -92,17 +91,4 @@ pub fn error(attributes: &Attributes<'_>, object: &Value, refusal: Refusal) -> A
         }
         Refusal::Status { code, reason, message, details } => ApiError { code, reason: reason.into(), message, details },
     }
-}
-
-fn field_error(error: ::admission::FieldError) -> FieldError {
-    let kind = match error.kind {
-        ::admission::ErrorKind::Required => ErrorKind::Required,
-        ::admission::ErrorKind::Invalid => ErrorKind::Invalid,
-        ::admission::ErrorKind::NotSupported => ErrorKind::NotSupported,
-        ::admission::ErrorKind::Duplicate => ErrorKind::Duplicate,
-        ::admission::ErrorKind::Forbidden => ErrorKind::Forbidden,
-        ::admission::ErrorKind::TooLong => ErrorKind::TooLong,
-        ::admission::ErrorKind::TooMany => ErrorKind::TooMany,
-    };
-    FieldError::new(kind, error.field, error.bad_value, error.detail)
 }

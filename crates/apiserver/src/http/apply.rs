@@ -45,7 +45,7 @@ pub fn writer(call: &Call) -> Result<Option<FieldWriter>, ApiError> {
         let texts: Vec<String> = errors.iter().map(FieldError::to_string).collect();
         let text = if texts.len() == 1 { texts.concat() } else { format!("[{}]", texts.join(", ")) };
         let causes: Vec<Value> =
-            errors.iter().map(|error| json!({"reason": error.reason(), "message": error.body(), "field": error.field})).collect();
+            errors.iter().map(|error| json!({"reason": error.kind.reason(), "message": error.body(), "field": error.path()})).collect();
         let details = json!({"group": "meta.k8s.io", "kind": options, "causes": causes});
         let error = ApiError::new(422, "Invalid", format!("{options}.meta.k8s.io \"\" is invalid: {text}"));
         return Err(ApiError { details: Some(details), ..error });
@@ -70,7 +70,7 @@ fn option_errors(call: &Call) -> Vec<FieldError> {
     }
     if manager.len() > LONGEST_MANAGER {
         let detail = format!("may not be more than {LONGEST_MANAGER} bytes");
-        errors.push(FieldError::new(ErrorKind::TooLong, "fieldManager", "<value omitted>".into(), detail));
+        errors.push(FieldError::new(ErrorKind::TooLong, "fieldManager", None, detail));
     }
     for (position, letter) in manager.char_indices().filter(|(_, letter)| letter.is_control()) {
         let detail = format!("invalid character U+{:04X} (at position {position})", letter as u32);

@@ -1,6 +1,6 @@
 //! A value together with its path, and the list that errors go to: what every check works with.
 
-use super::error::{ErrorKind, FieldError};
+use super::{ErrorKind, FieldError};
 use serde_json::Value;
 
 /// A value in an object, and where it is. A missing value is null.
@@ -107,9 +107,14 @@ impl Errors {
         self.list.push(error);
     }
 
+    /// Adds these errors.
+    pub fn extend(&mut self, errors: impl IntoIterator<Item = FieldError>) {
+        self.list.extend(errors);
+    }
+
     /// The field is missing.
     pub fn required(&mut self, field: &Field, detail: &str) {
-        self.push(FieldError::new(ErrorKind::Required, &field.path, Value::Null, detail));
+        self.push(FieldError::new(ErrorKind::Required, &field.path, None, detail));
     }
 
     /// The field's value is wrong.
@@ -129,12 +134,12 @@ impl Errors {
 
     /// Something in the field's value is wrong; the value is not shown.
     pub fn invalid_omitted(&mut self, field: &Field, detail: impl Into<String>) {
-        self.push(FieldError::new(ErrorKind::InvalidOmitted, &field.path, Value::Null, detail));
+        self.push(FieldError::new(ErrorKind::Invalid, &field.path, None, detail));
     }
 
     /// The field may not be set or changed.
     pub fn forbidden(&mut self, field: &Field, detail: impl Into<String>) {
-        self.push(FieldError::new(ErrorKind::Forbidden, &field.path, Value::Null, detail));
+        self.push(FieldError::new(ErrorKind::Forbidden, &field.path, None, detail));
     }
 
     /// The field's value stands elsewhere too.
@@ -149,12 +154,12 @@ impl Errors {
 
     /// The field has at most `limit` bytes.
     pub fn too_long(&mut self, field: &Field, limit: usize) {
-        self.push(FieldError::new(ErrorKind::TooLong, &field.path, Value::Null, format!("may not be more than {limit} bytes")));
+        self.push(FieldError::new(ErrorKind::TooLong, &field.path, None, format!("may not be more than {limit} bytes")));
     }
 
     /// The list has at most `limit` items.
     pub fn too_many(&mut self, field: &Field, count: usize, limit: usize) {
-        self.push(FieldError::new(ErrorKind::TooMany, &field.path, count.into(), format!("must have at most {limit} items")));
+        self.push(FieldError::new(ErrorKind::TooMany, &field.path, Value::from(count), format!("must have at most {limit} items")));
     }
 
     /// The field's value is none of these.

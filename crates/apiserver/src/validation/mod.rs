@@ -3,7 +3,6 @@
 
 pub mod addresses;
 pub mod container;
-mod error;
 pub mod field;
 #[cfg(test)]
 mod kinds_tests;
@@ -20,4 +19,4 @@ pub mod warnings;
 mod windows;
 pub mod workload;
 
-pub use error::{ErrorKind, FieldError};
+pub use kube_rules::{ErrorKind, FieldError};

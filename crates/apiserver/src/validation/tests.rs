@@ -607,8 +607,8 @@ fn access_is_checked() {
 #[test]
 fn errors_have_the_causes_of_upstream() {
     let error = FieldError::new(ErrorKind::Required, "spec.selector", Value::Null, "");
-    assert_eq!((error.reason(), error.body().as_str()), ("FieldValueRequired", "Required value"));
+    assert_eq!((error.kind.reason(), error.body().as_str()), ("FieldValueRequired", "Required value"));
     let error = FieldError::invalid("a", json!(3), "b");
-    assert_eq!((error.reason(), error.body().as_str()), ("FieldValueInvalid", "Invalid value: 3: b"));
+    assert_eq!((error.kind.reason(), error.body().as_str()), ("FieldValueInvalid", "Invalid value: 3: b"));
     assert_eq!(FieldError::internal("a", "b").to_string(), "a: Internal error: b");
 }

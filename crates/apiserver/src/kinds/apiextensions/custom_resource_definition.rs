@@ -8,7 +8,6 @@ use crate::status::ApiError;
 use crate::table::text::since;
 use crate::table::{self, AGE, Column, NAME};
 use crate::validation::field::{Errors, Field};
-use crate::validation::{ErrorKind, FieldError};
 use crd::resource::Version;
 use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -33,7 +32,7 @@ pub fn kind() -> Kind {
         .prepare_update(prepare_update)
         .validate(|new, old, errors| {
             let old = old.map(|old| old.value);
-            add(crd::definition::validate(new.value, old), errors);
+            errors.extend(crd::definition::validate(new.value, old));
             crd::warnings::of_definition(new.value, old).into_iter().for_each(|warning| errors.warn(warning));
         })
         .validate_status(|_, _, _| {});
@@ -58,26 +57,6 @@ fn prepare_update(_: &Value, definition: &mut Value) {
     let stored = object::array_mut(object::map_mut(definition, "status"), "storedVersions");
     if !stored.contains(&name) {
         stored.push(name);
-    }
-}
-
-/// Errors of crate `crd` as the server's own.
-fn add(found: Vec<crd::field::FieldError>, errors: &mut Errors) {
-    use crd::field::Kind as Found;
-    for error in found {
-        let kind = match error.kind {
-            Found::Required => ErrorKind::Required,
-            Found::Invalid | Found::TypeInvalid if error.value.is_none() => ErrorKind::InvalidOmitted,
-            Found::Invalid | Found::TypeInvalid => ErrorKind::Invalid,
-            Found::NotSupported => ErrorKind::NotSupported,
-            Found::Duplicate => ErrorKind::Duplicate,
-            Found::Forbidden => ErrorKind::Forbidden,
-            Found::TooLong => ErrorKind::TooLong,
-            Found::TooMany => ErrorKind::TooMany,
-            Found::Internal => ErrorKind::Internal,
-        };
-        let field = if error.field.is_empty() { "<nil>".to_string() } else { error.field };
-        errors.push(FieldError::new(kind, field, error.value.unwrap_or_default(), error.detail));
     }
 }
 
@@ -167,7 +146,7 @@ fn validate(version: &Version, new: &Field<'_>, old: Option<&Field<'_>>, errors:
             judged.errors
         }
     };
-    add(found, errors);
+    errors.extend(found);
     crd::warnings::of_object(new.value, old.map(|old| old.value)).into_iter().for_each(|warning| errors.warn(warning));
 }
 
