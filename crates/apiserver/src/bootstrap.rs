@@ -3,7 +3,7 @@
 
 use crate::alloc::ranges::family;
 use crate::authn::{MASTERS, UserInfo};
-use crate::authz::bootstrap::{cluster_role_bindings, cluster_roles};
+use crate::authz::bootstrap;
 use crate::health::{Hook, Started};
 use crate::kind::{Kind, WriteContext};
 use crate::kinds;
@@ -27,10 +27,11 @@ fn kind(group: &str, plural: &str) -> Result<&'static Arc<Kind>, ApiError> {
 
 /// Writes what is missing, and points the `kubernetes` Service at `advertise`. What does not need one another is written at once, so that the
 /// disk is waited for a few times, not once an object.
-pub async fn run(registry: &Registry, advertise: (IpAddr, u16), started: &Started) -> Result<(), ApiError> {
+pub async fn run(registry: &Registry, advertise: (IpAddr, u16), ca_pem: &str, started: &Started) -> Result<(), ApiError> {
     let step = async |hook: Hook, work: BoxFuture<'_, Result<(), ApiError>>| work.await.inspect(|()| started.finish(hook));
     tokio::try_join!(
         step(Hook::SystemNamespaces, namespaces(registry).boxed()),
+        step(Hook::ClusterAuthentication, client_authorities(registry, ca_pem).boxed()),
         step(Hook::Roles, roles(registry).boxed()),
         step(Hook::PriorityClasses, priority_classes(registry).boxed()),
         step(Hook::KubernetesService, kubernetes(registry, advertise).boxed()),
@@ -45,10 +46,8 @@ async fn namespaces(registry: &Registry) -> Result<(), ApiError> {
 }
 
 async fn roles(registry: &Registry) -> Result<(), ApiError> {
-    let (roles, bindings) = (kind(RBAC, "clusterroles")?, kind(RBAC, "clusterrolebindings")?);
-    let wanted = cluster_roles().into_iter().map(|role| (roles, role));
-    let wanted = wanted.chain(cluster_role_bindings().into_iter().map(|binding| (bindings, binding)));
-    try_join_all(wanted.map(|(kind, object)| reconcile(registry, kind, object))).await?;
+    let wanted = bootstrap::objects().into_iter();
+    try_join_all(wanted.map(|(plural, object)| async move { reconcile(registry, kind(RBAC, plural)?, object).await })).await?;
     registry.aggregate_roles().await
 }
 
@@ -92,6 +91,19 @@ fn own_context() -> WriteContext {
     WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false)
 }
 
+/// Which authorities prove clients, for programs that let the same clients in
+/// (pkg/controlplane/controller/clusterauthenticationtrust).
+async fn client_authorities(registry: &Registry, ca_pem: &str) -> Result<(), ApiError> {
+    const NAME: &str = "extension-apiserver-authentication";
+    let maps = kind("", "configmaps")?;
+    registry.ensure(maps, "kube-system", json!({"metadata": {"name": NAME}, "data": {"client-ca-file": ca_pem}})).await?;
+    let set = |map: &mut Value| {
+        map["data"]["client-ca-file"] = ca_pem.into();
+        Ok(())
+    };
+    registry.edit(&own_context(), maps, "kube-system", NAME, set).await.map(drop)
+}
+
 /// The ServiceCIDR of the configuration: made when it is missing, given its second family, and ready until a controller says otherwise
 /// (pkg/controlplane/controller/defaultservicecidr).
 async fn service_cidr(registry: &Registry) -> Result<(), ApiError> {
@@ -122,7 +134,8 @@ async fn service_cidr(registry: &Registry) -> Result<(), ApiError> {
 /// it is not to be updated (pkg/registry/rbac/reconciliation).
 async fn reconcile(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Result<(), ApiError> {
     const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
-    registry.ensure(kind, "", wanted.clone()).await?;
+    let namespace = object::namespace(&wanted).to_owned();
+    registry.ensure(kind, &namespace, wanted.clone()).await?;
     let complete = |stored: &mut Value| {
         if object::text(stored, &["metadata", "annotations", AUTOUPDATE]) == "false" {
             return Ok(());
@@ -147,7 +160,7 @@ async fn reconcile(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Resu
         }
         Ok(())
     };
-    registry.edit(&own_context(), kind, "", object::name(&wanted), complete).await.map(drop)
+    registry.edit(&own_context(), kind, &namespace, object::name(&wanted), complete).await.map(drop)
 }
 
 fn service(address: IpAddr, port: u16) -> Value {

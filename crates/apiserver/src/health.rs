@@ -10,6 +10,7 @@ pub enum Hook {
     ResourceDefinitions,
     ResourceDefinitionsSynced,
     SystemNamespaces,
+    ClusterAuthentication,
     ServiceAddresses,
     Roles,
     PriorityClasses,
@@ -19,11 +20,12 @@ pub enum Hook {
 
 impl Hook {
     /// In upstream's order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Admission,
         Self::ResourceDefinitions,
         Self::ResourceDefinitionsSynced,
         Self::SystemNamespaces,
+        Self::ClusterAuthentication,
         Self::ServiceAddresses,
         Self::Roles,
         Self::PriorityClasses,
@@ -37,6 +39,7 @@ impl Hook {
             Self::ResourceDefinitions => "poststarthook/start-apiextensions-controllers",
             Self::ResourceDefinitionsSynced => "poststarthook/crd-informer-synced",
             Self::SystemNamespaces => "poststarthook/start-system-namespaces-controller",
+            Self::ClusterAuthentication => "poststarthook/start-cluster-authentication-info-controller",
             Self::ServiceAddresses => "poststarthook/start-service-ip-repair-controllers",
             Self::Roles => "poststarthook/rbac/bootstrap-roles",
             Self::PriorityClasses => "poststarthook/scheduling/bootstrap-system-priority-classes",

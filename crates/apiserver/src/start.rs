@@ -140,7 +140,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     });
     api.started.finish(Hook::Admission);
     let mut repair = Repair::default();
-    bootstrap::run(&api.registry, config.advertise, &api.started).await.map_err(|error| StartError::Bootstrap(error.message))?;
+    bootstrap::run(&api.registry, config.advertise, &config.ca_pem, &api.started).await.map_err(|error| StartError::Bootstrap(error.message))?;
     api.registry.repair_addresses(&mut repair, jiff::Timestamp::now()).await;
     api.started.finish(Hook::ServiceAddresses);
     api.registry.serve_custom_resources().await.map_err(|error| StartError::Bootstrap(error.message))?;
