@@ -89,6 +89,34 @@ impl SelectableField {
     }
 }
 
+/// As much of an object as selectors look at, for those who ask many of them about the same object.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outline {
+    labels: Box<[(Box<str>, Box<str>)]>,
+    /// By the paths that selectors name.
+    fields: Box<[(Box<str>, Box<str>)]>,
+}
+
+impl Outline {
+    /// Of an object that may be selected by these fields, its name and its namespace.
+    pub fn of(object: &Value, supported: &[SelectableField]) -> Self {
+        let labels = object::lookup(object, &["metadata", "labels"]).and_then(Value::as_object).into_iter().flatten();
+        let names = ["metadata.name", "metadata.namespace"].map(SelectableField::new);
+        Self {
+            labels: labels.filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into()))).collect(),
+            fields: names.iter().chain(supported).map(|field| (field.path.as_str().into(), value(field, object).into())).collect(),
+        }
+    }
+
+    /// Whether both selectors match the object.
+    pub fn matches(&self, labels: &LabelSelector, fields: &FieldSelector) -> bool {
+        let find = |list: &'_ [(Box<str>, Box<str>)], key: &str| list.iter().position(|(found, _)| **found == *key);
+        let label = |key: &str| find(&self.labels, key).map(|place| &*self.labels[place].1);
+        let field = |path: &str| find(&self.fields, path).map(|place| self.fields[place].1.to_string()).unwrap_or_default();
+        labels.0.matches_by(label) && fields.terms.matches_by(field)
+    }
+}
+
 /// A field selector that is matched against objects as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
@@ -187,6 +215,19 @@ mod tests {
         assert!(LabelSelector::from_value(&selector).matches(&object));
         let invalid = json!({"matchExpressions": [{"key": "tier", "operator": "Nonsense"}]});
         assert!(!LabelSelector::from_value(&invalid).matches(&object));
+    }
+
+    #[test]
+    fn an_outline_is_selected_as_its_object_is() {
+        let pods = crate::kinds::by_resource("", "v1", "pods").unwrap();
+        let pod = json!({"metadata": {"name": "a", "namespace": "b", "labels": {"app": "web", "tier": ""}}, "spec": {"nodeName": "n1"}});
+        let outline = Outline::of(&pod, &pods.selectable_fields);
+        let labels = ["", "app=web", "app!=web", "tier", "!tier", "!other", "other", "app in (web,db),other notin (x)"];
+        let fields = ["", "spec.nodeName=n1", "spec.nodeName!=n1", "metadata.name=a,metadata.namespace=b", "status.phase=", "status.phase!=Running"];
+        for (label, field) in labels.iter().flat_map(|label| fields.map(|field| (label, field))) {
+            let (labels, fields) = (LabelSelector::parse(label).unwrap(), FieldSelector::parse(field, &pods.selectable_fields).unwrap());
+            assert_eq!(outline.matches(&labels, &fields), labels.matches(&pod) && fields.matches(&pod), "{label} and {field}");
+        }
     }
 
     #[test]

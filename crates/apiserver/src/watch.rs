@@ -9,6 +9,7 @@ use crate::kind::Kind;
 use crate::object;
 use crate::registry::Registry;
 use crate::registry::read::Selection;
+use crate::selectors::Outline;
 use crate::status::ApiError;
 use crate::store::{Change, Entry, Event, Store};
 use bytes::Bytes;
@@ -237,9 +238,7 @@ impl Watch {
             };
             return self.push(kind, &event.object);
         }
-        let before = event.previous.as_ref().is_some_and(|previous| selection.matches_bytes(&previous.bytes));
-        let after = event.change != Change::Deleted && selection.matches_bytes(&event.object);
-        match (before, after) {
+        match self.selected(event) {
             (false, true) => self.push("ADDED", &event.object),
             (true, true) => self.push("MODIFIED", &event.object),
             (true, false) if event.change == Change::Deleted => self.push("DELETED", &event.object),
@@ -252,6 +251,20 @@ impl Watch {
             }
             (false, false) => {}
         }
+    }
+
+    /// Whether the selection matched the object before the event, and whether it matches it now. Events of kinds that alone are stored where
+    /// they are watched are decoded once for all watches.
+    fn selected(&self, event: &Event) -> (bool, bool) {
+        let Request { kind, selection, .. } = &self.request;
+        if kind.is_view() || kind.custom.is_some() {
+            let before = event.previous.as_ref().is_some_and(|previous| selection.matches_bytes(&previous.bytes));
+            return (before, event.change != Change::Deleted && selection.matches_bytes(&event.object));
+        }
+        let outline = |bytes: &[u8]| Outline::of(&serde_json::from_slice(bytes).unwrap_or_default(), &kind.selectable_fields);
+        let outlines = self.store.outlines(event, outline);
+        let matches = |outline: &Option<Outline>| outline.as_ref().is_some_and(|outline| selection.matches_outline(outline));
+        (matches(&outlines.before), matches(&outlines.after))
     }
 
     fn push(&mut self, kind: &str, bytes: &[u8]) {

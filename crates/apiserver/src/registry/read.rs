@@ -4,7 +4,7 @@
 use super::Registry;
 use crate::http::query::Query;
 use crate::kind::Kind;
-use crate::selectors::{FieldSelector, LabelSelector};
+use crate::selectors::{FieldSelector, LabelSelector, Outline};
 use crate::status::ApiError;
 use crate::store::{Entry, Rows};
 use base64::Engine;
@@ -43,6 +43,11 @@ impl Selection {
     /// Whether an object matches.
     pub fn matches(&self, object: &Value) -> bool {
         self.labels.matches(object) && self.fields.matches(object)
+    }
+
+    /// Whether an object of this outline matches.
+    pub fn matches_outline(&self, outline: &Outline) -> bool {
+        outline.matches(&self.labels, &self.fields)
     }
 
     /// Whether an encoded object matches; it is decoded only when something is selected.

@@ -9,9 +9,12 @@
 
 mod disk;
 mod encryption;
+mod outlines;
 mod window;
 
+use crate::selectors::Outline;
 use disk::{Disk, Op};
+pub use outlines::Outlines;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -130,6 +133,7 @@ pub struct Store {
 /// What the request side and the disk thread share.
 struct Shared {
     state: Mutex<State>,
+    outlines: outlines::Cache,
     published: watch::Sender<u64>,
     /// Lists of earlier revisions are refused.
     compacted: AtomicU64,
@@ -154,7 +158,12 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let (disk, loaded) = Disk::open(dir)?;
         let state = State { revision: loaded.revision, index: loaded.index, window: Window::starting_at(loaded.revision), changed: HashMap::new() };
-        let shared = Arc::new(Shared { state: Mutex::new(state), published: watch::Sender::new(loaded.revision), compacted: AtomicU64::new(0) });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            outlines: outlines::Cache::default(),
+            published: watch::Sender::new(loaded.revision),
+            compacted: AtomicU64::new(0),
+        });
         let disk = disk.start(Arc::clone(&shared)).map_err(|source| OpenError::File {
             dir: dir.to_path_buf(),
             operation: "starting the writer thread",
@@ -227,6 +236,11 @@ impl Store {
             }
         }
         Ok((events, reached))
+    }
+
+    /// What selectors look at of an event's object, made by `outline` once for all watches that ask.
+    pub fn outlines(&self, event: &Event, outline: impl Fn(&[u8]) -> Outline) -> Arc<Outlines> {
+        self.shared.outlines.get(event, outline)
     }
 
     /// Creates or replaces an object. Answers when it is on disk, with the object as stored (its resourceVersion set).
