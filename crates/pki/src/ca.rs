@@ -132,7 +132,7 @@ pub fn private_key_der(pem: &str) -> Result<PrivateKeyDer<'static>, Error> {
 }
 
 /// rcgen keeps one value a type, so a second organisation goes in under the same OID as a custom type.
-pub(crate) fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
+fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
     const ORGANISATION: [u64; 4] = [2, 5, 4, 10];
     if orgs.len() > 2 {
         return Err(Error::TooManyOrganisations { subject: cn.to_string(), count: orgs.len() });

@@ -4,13 +4,14 @@
 //! atomically; nothing here reads the environment or the network.
 
 mod ca;
+mod der;
 mod files;
 mod kubeconfig;
 mod request;
 pub mod service_account;
 mod yaml;
 
-use ca::{BACKDATE, subject};
+use ca::BACKDATE;
 pub use ca::{Ca, CertKey, CertRequest, certificate_der, new_csr, private_key_der};
 pub use files::{write_private, write_public};
 pub use kubeconfig::{Credentials, KubeConfig};

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SerialNumber};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rcgen::{CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SerialNumber, SigningKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
@@ -12,12 +14,15 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
-use crate::{BACKDATE, Ca, Error, subject};
+use crate::der::replaced;
+use crate::{BACKDATE, Ca, Error};
 
 /// Certificates of a shorter life than this end that long after now; others that long after they begin (upstream: `Short`).
 const SHORT: Duration = Duration::from_secs(8 * 3600);
 /// A request of this size holds any key and hundreds of names; the API server refuses larger objects long before.
 const LARGEST: usize = 256 * 1024;
+/// The place of the subject in a certificate's body, after version, serial number, algorithm, issuer and validity.
+const SUBJECT: usize = 5;
 
 /// What a signing request asks for. Its signature is checked when it is signed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +33,8 @@ pub struct SigningRequest {
     pub ips: Vec<IpAddr>,
     pub emails: Vec<String>,
     pub uris: Vec<String>,
+    /// The subject as it came, with attributes that are not read here.
+    subject: Vec<u8>,
     der: Vec<u8>,
 }
 
@@ -37,6 +44,19 @@ fn unreadable(reason: &str) -> Error {
 
 fn texts<'a>(attributes: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Vec<String> {
     attributes.filter_map(|attribute| Some(attribute.as_str().ok()?.to_owned())).collect()
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(64));
+        pem.push_str(line);
+        pem.push('\n');
+        rest = more;
+    }
+    pem + &format!("-----END {label}-----\n")
 }
 
 /// rcgen takes names of one attribute each.
@@ -66,6 +86,7 @@ impl SigningRequest {
             let mut request = Self {
                 common_name: texts(name.iter_common_name()).pop().unwrap_or_default(),
                 organisations: texts(name.iter_organization()),
+                subject: name.as_raw().to_vec(),
                 ..Self::default()
             };
             for extension in parsed.requested_extensions().into_iter().flatten() {
@@ -167,10 +188,6 @@ impl Ca {
         let failed = |source| Error::Generate { subject: request.common_name.clone(), source };
         let mut csr = CertificateSigningRequestParams::from_der(&request.der.as_slice().into())
             .map_err(|source| Error::Parse { what: "the certificate signing request", source })?;
-        if request.organisations.len() > 1 {
-            // rcgen keeps one of them alone.
-            csr.params.distinguished_name = subject(&request.common_name, &request.organisations)?;
-        }
         let end = not_after(self.cert_pem())?;
         if now >= end {
             return Err(unreadable("refusing to sign a certificate that expired in the past: the authority has expired"));
@@ -187,7 +204,10 @@ impl Ca {
         let life = if life < SHORT { life } else { life.saturating_sub(BACKDATE) };
         csr.params.not_before = (now - BACKDATE).into();
         csr.params.not_after = now.checked_add(life).map_or(end, |wanted| wanted.min(end)).into();
-        Ok(csr.signed_by(self.issuer()).map_err(failed)?.pem())
+        let signed = csr.signed_by(self.issuer()).map_err(failed)?;
+        let sign = |body: &[u8]| self.issuer().key().sign(body).ok();
+        let renamed = replaced(signed.der(), SUBJECT, &request.subject, sign).ok_or_else(|| unreadable("its subject cannot be signed"))?;
+        Ok(pem("CERTIFICATE", &renamed))
     }
 }
 
@@ -253,6 +273,39 @@ mod tests {
         let again = ca.sign(&request, &usages, DAY, SystemTime::now()).unwrap();
         let der = certificate_der(&again).unwrap().remove(0);
         assert_ne!(X509Certificate::from_der(&der).unwrap().1.raw_serial(), certificate.raw_serial(), "each has a number of its own");
+    }
+
+    /// A Name of a common name and organisations, in the order of kubectl's and openssl's requests.
+    fn name(common: &str, organisations: &[&str]) -> Vec<u8> {
+        let part = |last: u8, text: &str| {
+            let value = [&[0x06, 3, 0x55, 4, last, 0x0c, u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+            let pair = [&[0x30, u8::try_from(value.len()).unwrap()], &value[..]].concat();
+            [&[0x31, u8::try_from(pair.len()).unwrap()], &pair[..]].concat()
+        };
+        let parts: Vec<u8> = organisations.iter().flat_map(|one| part(10, one)).chain(part(3, common)).collect();
+        [&[0x30, u8::try_from(parts.len()).unwrap()], &parts[..]].concat()
+    }
+
+    #[test]
+    fn a_subject_is_copied_with_all_its_organisations() {
+        let orgs = ["dev", "ops", "qa", "system:nodes"];
+        let key = rcgen::KeyPair::generate().unwrap();
+        let plain = rcgen::CertificateParams::default().serialize_request(&key).unwrap();
+        let subject = name("jane", &orgs);
+        let der = replaced(plain.der(), 1, &subject, |body| key.sign(body).ok()).unwrap();
+        let request = SigningRequest::parse(pem("CERTIFICATE REQUEST", &der).as_bytes()).unwrap();
+        assert_eq!(request.organisations, orgs);
+        let ca = authority(10);
+        let signed = ca.sign(&request, &Usages::default(), DAY, SystemTime::now()).unwrap();
+        let der = certificate_der(&signed).unwrap().remove(0);
+        let (_, certificate) = X509Certificate::from_der(&der).unwrap();
+        assert_eq!(certificate.subject().as_raw(), subject, "byte for byte");
+        assert_eq!(texts(certificate.subject().iter_organization()), orgs);
+        let authority = certificate_der(ca.cert_pem()).unwrap().remove(0);
+        let (_, authority) = X509Certificate::from_der(&authority).unwrap();
+        let key = authority.public_key().subject_public_key.data.as_ref();
+        let key = ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_ASN1, key);
+        key.verify(certificate.tbs_certificate.as_ref(), &certificate.signature_value.data).unwrap();
     }
 
     #[test]
