@@ -94,16 +94,16 @@ pub fn configuration(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
 
 /// Members that stand twice are refused or reported; unknown ones have been refused by then.
 fn check_repeated(call: &Call, repeated: &[String], context: &WriteContext) -> Result<(), ApiError> {
-    match field_validation(call)? {
-        FieldValidation::Strict if !repeated.is_empty() => {
-            Err(ApiError::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {}", repeated.join(", "))))
-        }
-        FieldValidation::Warn => {
-            repeated.iter().for_each(|text| context.warn(text.as_str()));
-            Ok(())
-        }
-        _ => Ok(()),
+    if repeated.is_empty() {
+        return Ok(());
     }
+    let found = format!("error converting YAML to JSON: {}", repeated.join(", "));
+    match field_validation(call)? {
+        FieldValidation::Strict => return Err(ApiError::bad_request(format!("error strict decoding YAML: {found}"))),
+        FieldValidation::Warn => context.warn(found),
+        FieldValidation::Ignore => {}
+    }
+    Ok(())
 }
 
 /// Applies the body to a part of an object, which it creates when it is not there; the flag says whether it did.

@@ -2,6 +2,7 @@
 
 mod decode;
 mod discovery;
+mod downgrade;
 mod openapi;
 mod openapi_v2;
 mod tree;

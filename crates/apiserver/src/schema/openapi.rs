@@ -1,7 +1,7 @@
 //! OpenAPI v3 documents, built from k8s-openapi's schemas and our table of types when someone asks: they are large and rarely read, so none
 //! is kept. Clients keep them by the hash in the index.
 
-use super::openapi_v2::downgrade;
+use super::downgrade::downgrade;
 use super::types::{self, Field, GoType};
 use crate::kind::{Custom, Kind, Route, Set, Storage};
 use crd::publish::{self, OpenApi};
@@ -196,14 +196,14 @@ fn add_selectable(kind: &Kind, schema: &mut Value) {
 fn polish(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
-            // The schema of schemas has a property of that name, which is no reference.
+            // The schema of schemas has properties of these names, which are no references and no marks.
             if members.len() > 1
                 && members.get("$ref").is_some_and(Value::is_string)
                 && let Some(reference) = members.shift_remove("$ref")
             {
                 members.insert("allOf".into(), json!([{"$ref": reference}]));
             }
-            if members.get("x-kubernetes-int-or-string").is_some() {
+            if members.get("x-kubernetes-int-or-string").is_some_and(|marked| *marked == true) {
                 members.insert("format".into(), "int-or-string".into());
                 members.insert("oneOf".into(), json!([{"type": "integer"}, {"type": "string"}]));
             }

@@ -1,12 +1,10 @@
 //! The OpenAPI v2 document: one for all kinds, made of those of version 3 when someone asks.
 
+use super::downgrade::downgrade;
 use super::openapi::{paths, schemas};
 use crate::kind::Set;
 use crd::publish::OpenApi;
 use serde_json::{Map, Value, json};
-
-const FROM: &str = "#/components/schemas/";
-const TO: &str = "#/definitions/";
 
 /// `/openapi/v2` as JSON text.
 pub fn openapi_v2(kinds: &Set) -> Vec<u8> {
@@ -50,41 +48,6 @@ fn merge(definitions: &mut Map<String, Value>, name: String, schema: Value) {
         Some(kinds) => kinds.extend(more.iter().filter(|kind| !kinds.contains(kind)).cloned().collect::<Vec<_>>()),
         None => known[KINDS] = more.clone().into(),
     }
-}
-
-fn rename(reference: &mut Value) {
-    if let Some(name) = reference.as_str().and_then(|text| text.strip_prefix(FROM)) {
-        *reference = format!("{TO}{name}").into();
-    }
-}
-
-/// A schema of version 3 in the words of version 2: no alternatives, no defaults.
-pub(super) fn downgrade(schema: &mut Value) {
-    let Some(node) = schema.as_object_mut() else { return };
-    if let Some(Value::Array(all)) = node.shift_remove("allOf")
-        && let [only] = all.as_slice()
-        && let Some(reference) = only.get("$ref")
-    {
-        node.insert("$ref".into(), reference.clone());
-    }
-    if let Some(reference) = node.get_mut("$ref") {
-        rename(reference);
-    }
-    let alternatives = ["oneOf", "anyOf"].iter().filter(|name| node.shift_remove(**name).is_some()).count();
-    for name in ["not", "default", "nullable", "x-kubernetes-int-or-string"] {
-        node.shift_remove(name);
-    }
-    if alternatives > 0 && !node.contains_key("type") {
-        node.insert("type".into(), "string".into());
-    }
-    if let Some(Value::Object(properties)) = node.get_mut("properties") {
-        properties.values_mut().for_each(downgrade);
-    }
-    ["items", "additionalProperties"].iter().for_each(|name| {
-        if let Some(inner) = node.get_mut(*name) {
-            downgrade(inner);
-        }
-    });
 }
 
 /// An operation: its body becomes a parameter, its answers lose their media types.
