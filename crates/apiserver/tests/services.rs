@@ -262,3 +262,135 @@ async fn ports_of_one_number_share_a_node_port() {
     assert_eq!(code, 201, "{put}");
     server.stop().await;
 }
+
+/// Upstream's conformance case "should complete a service status lifecycle".
+#[tokio::test]
+async fn statuses_are_patched_and_updated() {
+    let server = TestServer::start().await;
+    let spec = json!({"type": "LoadBalancer", "loadBalancerClass": "example.com/internal-vip"});
+    made(&server, "web", spec).await;
+    let status = format!("{SERVICES}/web/status");
+    let body = json!({"metadata": {"annotations": {"patchedstatus": "true"}}, "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}},
+        "spec": {"externalName": "no"}});
+    let (code, patched) = ask(&server, "PATCH", &status, MERGE, &body).await;
+    assert_eq!((code, &patched["metadata"]["annotations"]["patchedstatus"]), (200, &json!("true")), "{patched}");
+    assert_eq!(patched["status"]["loadBalancer"]["ingress"], json!([{"ip": "203.0.113.1", "ipMode": "VIP"}]));
+    assert_eq!(patched["spec"]["externalName"], Value::Null, "a status is not a spec");
+    let mut updated = patched.clone();
+    updated["status"]["conditions"] =
+        json!([{"type": "StatusUpdate", "status": "True", "reason": "E2E", "message": "Set from e2e test", "lastTransitionTime": null}]);
+    let (code, updated) = ask(&server, "PUT", &status, "application/json", &updated).await;
+    assert_eq!((code, &updated["status"]["conditions"][0]["reason"]), (200, &json!("E2E")), "{updated}");
+    let wrong = json!({"status": {"loadBalancer": {"ingress": [{"ip": "web"}]}}});
+    let (code, refused) = ask(&server, "PATCH", &status, MERGE, &wrong).await;
+    assert!(code == 422 && refused["message"].as_str().unwrap().contains("status.loadBalancer.ingress[0].ip: Invalid value: \"web\""), "{refused}");
+    let (_, inside) = patch(&server, "web", json!({"spec": {"type": "ClusterIP", "loadBalancerClass": null}})).await;
+    assert_eq!(inside["status"]["loadBalancer"], json!({}), "a Service of another type has no load balancer");
+    server.stop().await;
+}
+
+/// Upstream's conformance case "should delete a collection of services", and that what they held is free.
+#[tokio::test]
+async fn a_collection_of_services_is_deleted() {
+    let server = TestServer::start().await;
+    let mut held = Vec::new();
+    for name in ["a", "b", "c"] {
+        let mut service = service(name, json!({}));
+        let label = if name == "c" { "out-of-test" } else { "true" };
+        service["metadata"]["labels"] = json!({"e2e-test-service": label});
+        let (code, service) = post(&server, SERVICES, &service).await;
+        assert_eq!(code, 201);
+        held.push(addresses(&server, &service).await.remove(0));
+    }
+    assert_eq!(delete(&server, &format!("{SERVICES}?labelSelector=e2e-test-service%3Dtrue")).await, 200);
+    let (_, left) = get(&server, SERVICES).await;
+    let names: Vec<&str> = left["items"].as_array().unwrap().iter().map(|service| service["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["c", "kubernetes"]);
+    assert_eq!((is_free(&server, &held[0]).await, is_free(&server, &held[1]).await, is_free(&server, &held[2]).await), (true, true, false));
+    server.stop().await;
+}
+
+/// Upstream's conformance cases "should be able to change the type from … to …": whole objects are read, changed and sent back.
+#[tokio::test]
+async fn services_change_their_type_by_whole_objects() {
+    let server = TestServer::start().await;
+    let update = async |name: &str, changes: Value| {
+        let (_, mut service) = get(&server, &format!("{SERVICES}/{name}")).await;
+        for (member, value) in changes.as_object().unwrap() {
+            service["spec"][member] = value.clone();
+        }
+        let (code, updated) = ask(&server, "PUT", &format!("{SERVICES}/{name}"), "application/json", &service).await;
+        assert_eq!(code, 200, "{changes}: {updated}");
+        updated
+    };
+    made(&server, "nodeport", json!({"type": "NodePort", "sessionAffinity": "ClientIP"})).await;
+    let named = update("nodeport", json!({"type": "ExternalName", "externalName": "external.example"})).await;
+    assert_eq!((&named["spec"]["clusterIP"], &named["spec"]["ports"][0]["nodePort"]), (&Value::Null, &Value::Null), "{named}");
+    let port = json!([{"name": "http", "port": 80, "targetPort": 9376, "protocol": "TCP"}]);
+    let back = update("nodeport", json!({"type": "NodePort", "externalName": "", "ports": port})).await;
+    assert!(back["spec"]["ports"][0]["nodePort"].is_u64() && back["spec"]["clusterIP"].is_string(), "{back}");
+    assert_eq!(back["spec"]["externalTrafficPolicy"], "Cluster");
+    let both = json!([{"name": "http", "port": 80, "protocol": "TCP"}, {"name": "udp", "port": 80, "protocol": "UDP"}]);
+    let both = update("nodeport", json!({"ports": both})).await;
+    assert_eq!(both["spec"]["ports"][0]["nodePort"], back["spec"]["ports"][0]["nodePort"], "by name");
+    assert!(both["spec"]["ports"][1]["nodePort"].is_u64());
+    let plain = update("nodeport", json!({"sessionAffinity": "None"})).await;
+    assert_eq!(plain["spec"]["sessionAffinityConfig"], Value::Null);
+    let sticky = update("nodeport", json!({"sessionAffinity": "ClientIP"})).await;
+    assert_eq!(sticky["spec"]["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"], 10800);
+    server.stop().await;
+}
+
+/// Upstream's case "should implement NodePort and HealthCheckNodePort correctly when ExternalTrafficPolicy changes".
+#[tokio::test]
+async fn health_check_ports_come_and_go_with_the_traffic_policy() {
+    let server = TestServer::start().await;
+    let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30011, "loadBalancerClass": "example.com/x"});
+    let local = made(&server, "web", spec).await;
+    assert_eq!(local["spec"]["healthCheckNodePort"], 30011);
+    let (code, refused) = patch(&server, "web", json!({"spec": {"healthCheckNodePort": 30012}})).await;
+    assert!(code == 422 && refused["message"].as_str().unwrap().ends_with("spec.healthCheckNodePort: Forbidden: field is immutable"), "{refused}");
+    let taken = service("other", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30011}]}));
+    assert_eq!(post(&server, SERVICES, &taken).await.0, 422);
+    let (code, cluster) = patch(&server, "web", json!({"spec": {"externalTrafficPolicy": "Cluster"}})).await;
+    assert_eq!((code, &cluster["spec"]["healthCheckNodePort"]), (200, &Value::Null), "{cluster}");
+    assert_eq!(post(&server, SERVICES, &taken).await.0, 201, "the port is free again");
+    let (_, local) = patch(&server, "web", json!({"spec": {"externalTrafficPolicy": "Local"}})).await;
+    assert!(local["spec"]["healthCheckNodePort"].as_u64().unwrap() >= 30086, "{local}");
+    server.stop().await;
+}
+
+/// Upstream's conformance cases of the IPAddress API, and of Endpoints and EndpointSlices whose addresses are malformed.
+#[tokio::test]
+async fn addresses_are_checked_over_http() {
+    let server = TestServer::start().await;
+    let parent = json!({"group": "mygroup", "resource": "myresources", "namespace": "foo", "name": "bar"});
+    for (name, label) in [("255.255.255.255", "broadcast"), ("fe80::42:1dff:fe84:f9e2", "link-local")] {
+        let ip = json!({"metadata": {"name": name, "labels": {"type": label}}, "spec": {"parentRef": parent}});
+        let (code, made) = post(&server, ADDRESSES, &ip).await;
+        assert_eq!(code, 201, "{made}");
+    }
+    let change = json!({"metadata": {"annotations": {"patched": "true"}}});
+    let (code, patched) = ask(&server, "PATCH", &format!("{ADDRESSES}/255.255.255.255"), MERGE, &change).await;
+    assert_eq!((code, &patched["metadata"]["annotations"]["patched"]), (200, &json!("true")));
+    assert_eq!(ask(&server, "PUT", &format!("{ADDRESSES}/255.255.255.255"), "application/json", &patched).await.0, 200);
+    let moved = json!({"spec": {"parentRef": {"name": "other"}}});
+    assert_eq!(ask(&server, "PATCH", &format!("{ADDRESSES}/255.255.255.255"), MERGE, &moved).await.0, 422);
+    assert_eq!(delete(&server, &format!("{ADDRESSES}?labelSelector=type%3Dlink-local")).await, 200);
+    let (_, left) = get(&server, &format!("{ADDRESSES}?labelSelector=type")).await;
+    assert_eq!(left["items"].as_array().unwrap().len(), 1);
+
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv6", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": []});
+    let (code, refused) = post(&server, slices, &slice).await;
+    let message = "EndpointSlice.discovery.k8s.io \"s\" is invalid: endpoints[0].addresses: Invalid value: \"10.0.0.1\": must be an IPv6 address";
+    assert_eq!((code, &refused["message"]), (422, &json!(message)));
+    let endpoints = json!({"metadata": {"name": "e"}, "subsets": [{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"port": 80}]}]});
+    let (code, refused) = post(&server, "/api/v1/namespaces/default/endpoints", &endpoints).await;
+    let message = "Endpoints \"e\" is invalid: subsets[0].addresses[0].ip: Invalid value: \"127.0.0.1\": may not be in the loopback range \
+                   (127.0.0.0/8, ::1/128)";
+    assert_eq!((code, &refused["message"]), (422, &json!(message)));
+    let (code, node) = post(&server, "/api/v1/nodes", &json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": ["10.0.0.0/24", "fd00::/64"]}})).await;
+    assert_eq!((code, &node["spec"]["podCIDR"]), (201, &json!("10.0.0.0/24")), "{node}");
+    server.stop().await;
+}

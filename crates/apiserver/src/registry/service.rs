@@ -217,7 +217,10 @@ fn claim_new_ports(claim: &mut Claim<'_>, service: &mut Value) -> Result<(), Ref
     }
     let allots = needs_node_ports(service);
     let number = |port: &Value| object::integer(port, &["port"]).unwrap_or_default();
-    let before = object::list(service, &["spec", "ports"]).to_vec();
+    let mut chosen: HashMap<i64, u64> = HashMap::new();
+    for port in object::list(service, &["spec", "ports"]).iter().filter(|port| node_port(port) != 0) {
+        chosen.entry(number(port)).or_insert(node_port(port));
+    }
     let mut given: HashMap<i64, u64> = HashMap::new();
     for (index, port) in object::array_mut(object::map_mut(service, "spec"), "ports").iter_mut().enumerate() {
         let (wanted, own) = (node_port(port), number(port));
@@ -225,8 +228,7 @@ fn claim_new_ports(claim: &mut Claim<'_>, service: &mut Value) -> Result<(), Ref
             continue;
         }
         let Some(shared) = given.get(&own).copied() else {
-            let asked = before.iter().find(|other| number(other) == own && node_port(other) != 0).map(node_port);
-            let taken = match asked {
+            let taken = match chosen.get(&own).copied() {
                 Some(asked) => take_port(claim, asked).map(|()| asked).map_err(|error| node_port_refused(index, asked, &error))?,
                 None => any_port(claim)?,
             };

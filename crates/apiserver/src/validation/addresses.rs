@@ -68,6 +68,12 @@ pub fn cidr(text: &str, form: Form) -> Vec<String> {
     Vec::new()
 }
 
+/// Whether there are addresses (or networks) of both families.
+pub fn both_families<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> bool {
+    let is_v6 = |text: &'a str| text.contains(':');
+    texts.clone().any(is_v6) && !texts.clone().all(is_v6)
+}
+
 /// What keeps an address from being an endpoint's (`ValidateEndpointIP`).
 pub fn endpoint_ip(text: &str) -> Vec<String> {
     let Some(address) = text.parse::<IpAddr>().ok().or_else(|| without_zeros(text)) else { return vec!["must be a valid IP address".into()] };

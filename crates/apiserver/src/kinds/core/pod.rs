@@ -33,9 +33,16 @@ pub fn kind() -> Kind {
         .action("eviction", "policy", "v1", "Eviction")
         .part("ephemeralcontainers", &["get", "patch", "update"], prepare_ephemeral, Some(Arc::new(pod::check_ephemeral)))
         .counts_generations_by(status::spec_changed)
-        .prepare_status(status::keep_observed)
+        .prepare_status(|old, pod| {
+            status::keep_observed(old, pod);
+            status::sync_addresses(pod);
+        })
         .defaults(defaults::pod::defaults)
         .validate(pod::check)
+        .validate_status(|new, old, errors| {
+            pod::check(new, Some(old), errors);
+            status::check_addresses(new, old, errors);
+        })
         .warnings(warnings::pod)
         .prepare_create(|pod| {
             let status = status::initial(pod);

@@ -1,6 +1,8 @@
 //! Pods: grace of a deletion, QoS class (pkg/registry/core/pod/strategy.go, pkg/apis/core/v1/helper/qos).
 
 use crate::object;
+use crate::validation::addresses::{self, Form};
+use crate::validation::field::{Errors, Field};
 use kube_rules::Quantity;
 use kube_rules::qos::{RESOURCES, qos_class_of};
 use serde_json::{Value, json};
@@ -23,6 +25,44 @@ pub(super) fn grace(pod: &Value, asked: Option<i64>) -> i64 {
 /// The status a new pod starts with.
 pub(super) fn initial(pod: &Value) -> Value {
     json!({"phase": "Pending", "qosClass": qos_class(pod)})
+}
+
+/// What is wrong with the addresses of a pod and of its node (`validatePodIPs`, `validateHostIPs`).
+pub(super) fn check_addresses(new: &Field, old: &Field, errors: &mut Errors) {
+    let (status, before) = (new.get("status"), old.get("status"));
+    for list in ["podIPs", "hostIPs"] {
+        let all = status.get(list);
+        let items = all.items();
+        let (one, first) = (status.get("hostIP"), all.index(0).get("ip"));
+        if list == "hostIPs" && !items.is_empty() && one.text() != first.text() {
+            errors.invalid_value(&first, first.text(), "must be equal to `hostIP`");
+        }
+        let existing = before.get(list).items();
+        for address in &items {
+            let ip = address.get("ip");
+            if !existing.iter().any(|old| old.get("ip").text() == ip.text()) {
+                addresses::ip(ip.text(), Form::Any).into_iter().for_each(|problem| errors.invalid_value(address, ip.text(), problem));
+            }
+        }
+        let texts: Vec<Field> = items.iter().map(|address| address.get("ip")).collect();
+        if items.len() > 1 && (items.len() > 2 || !addresses::both_families(texts.iter().map(Field::text))) {
+            // Upstream prints its internal struct, whose members have Go's names.
+            let shown: Vec<Value> = texts.iter().map(|ip| json!({"IP": ip.text()})).collect();
+            errors.invalid_value(&all, shown, "may specify no more than one IP for each IP family");
+        }
+    }
+}
+
+/// `podIP` and the first of `podIPs` are one; where they differ, the former counts, as older node agents write it alone.
+pub(super) fn sync_addresses(pod: &mut Value) {
+    let one = object::text(pod, &["status", "podIP"]).to_string();
+    let first = object::list(pod, &["status", "podIPs"]).first().map(|first| object::text(first, &["ip"]).to_string());
+    match first {
+        Some(first) if one.is_empty() => object::map_mut(pod, "status").insert("podIP".into(), first.into()),
+        Some(first) if first == one => return,
+        None if one.is_empty() => return,
+        _ => object::map_mut(pod, "status").insert("podIPs".into(), json!([{"ip": one}])),
+    };
 }
 
 /// `ComputePodQOS`.
@@ -72,6 +112,7 @@ pub(super) fn keep_observed(old: &Value, new: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::check::status_change;
 
     fn pod(resources: Value) -> Value {
         json!({"spec": {"containers": [{"name": "a", "resources": resources}]}})
@@ -110,6 +151,34 @@ mod tests {
         let mut newer = json!({"status": {"observedGeneration": 4, "conditions": [condition(json!(4))]}});
         keep_observed(&old, &mut newer);
         assert_eq!(newer, json!({"status": {"observedGeneration": 4, "conditions": [condition(json!(4))]}}));
+    }
+
+    #[test]
+    fn pods_have_one_address_of_each_family() {
+        let of = |list: &str, ips: &[&str]| {
+            let ips: Vec<Value> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+            let new = json!({"status": {list: ips, "hostIP": "10.0.0.1"}});
+            status_change(check_addresses, &json!({"status": {list: [{"ip": "old"}]}}), &new)
+        };
+        for list in ["podIPs", "hostIPs"] {
+            assert_eq!((of(list, &["10.0.0.1"]), of(list, &["10.0.0.1", "fd00::1"])), (String::new(), String::new()));
+            assert_eq!(
+                of(list, &["10.0.0.1", "10.0.0.2"]),
+                format!(
+                    "status.{list}: Invalid value: [{{\"IP\":\"10.0.0.1\"}},{{\"IP\":\"10.0.0.2\"}}]: may specify no more than one IP for each IP family"
+                )
+            );
+            let malformed = of(list, &["10.0.0.1", "fd00::1", "x"]);
+            assert!(malformed.contains(&format!("status.{list}[2]: Invalid value: \"x\": must be a valid IP address")), "{malformed}");
+        }
+        assert_eq!(of("podIPs", &["old"]), "", "what was there before may stay");
+        assert_eq!(of("hostIPs", &["10.0.0.2"]), "status.hostIPs[0].ip: Invalid value: \"10.0.0.2\": must be equal to `hostIP`");
+        let mut pod = json!({"status": {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
+        sync_addresses(&mut pod);
+        assert_eq!(pod["status"]["podIPs"], json!([{"ip": "10.0.0.9"}]));
+        let mut pod = json!({"status": {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
+        sync_addresses(&mut pod);
+        assert_eq!(pod["status"]["podIP"], "10.0.0.1");
     }
 
     #[test]

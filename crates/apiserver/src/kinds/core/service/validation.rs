@@ -170,7 +170,7 @@ pub fn cluster_ips(new: &Field, old: Option<&Field>, errors: &mut Errors) {
     }
     let items = all.items();
     let is_v6 = |address: &Field| address.text().contains(':');
-    if items.len() > 1 && !both_families(&items) {
+    if items.len() > 1 && !addresses::both_families(items.iter().map(Field::text)) {
         errors.invalid(&all, "may specify no more than one IP for each IP family");
     }
     if is_headless(&spec) {
@@ -185,15 +185,9 @@ pub fn cluster_ips(new: &Field, old: Option<&Field>, errors: &mut Errors) {
     }
 }
 
-/// `IsDualStackIPStrings`.
-fn both_families(addresses: &[Field]) -> bool {
-    let has = |v6: bool| addresses.iter().any(|address| address.text().contains(':') == v6);
-    has(true) && has(false)
-}
-
 fn addresses_are_malformed(all: &Field, old: Option<&Field>, errors: &mut Errors) -> bool {
     let items = all.items();
-    let existing = old.map(|old| old.get("spec").get("clusterIPs"));
+    let existing = texts(old, "clusterIPs");
     let mut malformed = false;
     for (index, address) in items.iter().enumerate() {
         if index == 0 && address.text() == "None" {
@@ -203,7 +197,7 @@ fn addresses_are_malformed(all: &Field, old: Option<&Field>, errors: &mut Errors
             }
             continue;
         }
-        let problems = legacy_ip(address, existing.as_ref());
+        let problems = legacy_ip(address, &existing);
         malformed |= !problems.is_empty();
         errors.invalid_each(address, problems);
     }
@@ -213,18 +207,21 @@ fn addresses_are_malformed(all: &Field, old: Option<&Field>, errors: &mut Errors
     malformed
 }
 
+/// The texts of a list of the old specification.
+fn texts<'a>(old: Option<&Field<'a>>, list: &str) -> HashSet<&'a str> {
+    let list = old.map(|old| old.get("spec").get(list).value);
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
 /// What is wrong with an address, unless the old list has it too.
-fn legacy_ip(address: &Field, existing: Option<&Field>) -> Vec<String> {
-    if existing.is_some_and(|existing| existing.items().iter().any(|old| old.value == address.value)) {
-        return Vec::new();
-    }
-    addresses::ip(address.text(), Form::Any)
+fn legacy_ip(address: &Field, existing: &HashSet<&str>) -> Vec<String> {
+    if existing.contains(address.text()) { Vec::new() } else { addresses::ip(address.text(), Form::Any) }
 }
 
 fn external_ips(spec: &Field, old: Option<&Field>, errors: &mut Errors) {
-    let existing = old.map(|old| old.get("spec").get("externalIPs"));
+    let existing = texts(old, "externalIPs");
     for external in spec.get("externalIPs").items() {
-        let problems = legacy_ip(&external, existing.as_ref());
+        let problems = legacy_ip(&external, &existing);
         let problems = if problems.is_empty() { addresses::endpoint_ip(external.text()) } else { problems };
         errors.invalid_each(&external, problems);
     }
@@ -238,9 +235,7 @@ fn source_ranges(new: &Field, old: Option<&Field>, errors: &mut Errors) {
         if !balanced {
             errors.forbidden(&field, BALANCED_ONLY);
         }
-        let before = old.map(|old| old.get("spec").get("loadBalancerSourceRanges").value);
-        let before = before.and_then(Value::as_array).into_iter().flatten();
-        let existing: HashSet<&str> = before.filter_map(Value::as_str).map(str::trim).collect();
+        let existing: HashSet<&str> = texts(old, "loadBalancerSourceRanges").into_iter().map(str::trim).collect();
         for range in field.items() {
             let text = range.text().trim();
             let problems = if existing.contains(text) { Vec::new() } else { addresses::cidr(text, Form::Any) };
