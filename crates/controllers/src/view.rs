@@ -121,7 +121,9 @@ impl PodRow {
         let ready = readiness::ready(status.conditions.iter().flatten());
         let containers = status.container_statuses.iter().flatten();
         let cost = meta.annotations.as_ref().and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"));
-        let ports = spec.containers.iter().flat_map(|one| one.ports.iter().flatten()).map(|port| ContainerPort {
+        // Containers beside the others from the start, which init containers are that restart (upstream: `FindPort`).
+        let beside = spec.init_containers.iter().flatten().filter(|one| one.restart_policy.as_deref() == Some("Always"));
+        let ports = spec.containers.iter().chain(beside).flat_map(|one| one.ports.iter().flatten()).map(|port| ContainerPort {
             name: port.name.clone().unwrap_or_default(),
             protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
             port: port.container_port,

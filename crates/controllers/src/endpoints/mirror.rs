@@ -1,6 +1,9 @@
 //! EndpointSlices that mirror hand-written Endpoints of a Service without a selector (upstream: `endpointslicemirroring`).
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 use cluster::{Client, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints};
@@ -11,7 +14,7 @@ use super::{
     hints::Hints,
     legacy::MANAGED_BY,
     plan,
-    rows::{Group, Member, Port, Source, is_of_family},
+    rows::{Group, Member, Port, Source, canonical, is_of_family},
 };
 use crate::{
     runner::{Next, Queue},
@@ -23,6 +26,8 @@ use kube_rules::Labels;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Endpoints that elect a leader hold no addresses.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+/// Annotations of Endpoints that their mirrors do not get.
+const OWN_ANNOTATIONS: [&str; 2] = ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
 /// The most addresses of one subset that are mirrored (upstream: `--mirroring-max-endpoints-per-subset`).
 const MOST: usize = 1000;
 
@@ -31,6 +36,7 @@ const MOST: usize = 1000;
 struct Row {
     uid: String,
     labels: Labels,
+    annotations: Labels,
     groups: Vec<Group>,
 }
 
@@ -49,8 +55,27 @@ impl Row {
                 None => all.push(group),
             }
         }
-        Some(Self { uid: meta.uid.clone()?, labels, groups: all })
+        all.iter_mut().for_each(|group| group.members = united(std::mem::take(&mut group.members)));
+        let mut annotations = meta.annotations.clone().unwrap_or_default();
+        annotations.retain(|name, _| !OWN_ANNOTATIONS.contains(&name.as_str()));
+        Some(Self { uid: meta.uid.clone()?, labels, annotations, groups: all })
     }
+}
+
+/// Each address once; it is ready when no subset says that it is not (upstream: `RepackSubsets`).
+fn united(members: Vec<Member>) -> Vec<Member> {
+    let mut all: Vec<Member> = Vec::with_capacity(members.len());
+    let mut places: HashMap<(String, String), usize> = HashMap::new();
+    for member in members {
+        match places.entry((member.address.clone(), member.uid.clone())) {
+            Entry::Occupied(place) => all[*place.get()].ready &= member.ready,
+            Entry::Vacant(place) => {
+                place.insert(all.len());
+                all.push(member);
+            }
+        }
+    }
+    all
 }
 
 /// One group of endpoints for each family of addresses in a subset.
@@ -64,19 +89,20 @@ fn groups(subset: &EndpointSubset) -> impl Iterator<Item = Group> {
     let ports: Vec<Port> = ports.collect();
     let ready = subset.addresses.iter().flatten().map(|address| member(address, true));
     let waiting = subset.not_ready_addresses.iter().flatten().map(|address| member(address, false));
-    let members: Vec<Member> = ready.chain(waiting).take(MOST).collect();
+    let members: Vec<Member> = ready.chain(waiting).flatten().take(MOST).collect();
     ["IPv4", "IPv6"].into_iter().filter_map(move |family| {
         let members: Vec<Member> = members.iter().filter(|member| is_of_family(&member.address, family)).cloned().collect();
         (!members.is_empty()).then(|| Group { family: family.to_owned(), ports: ports.clone(), members })
     })
 }
 
-fn member(address: &EndpointAddress, ready: bool) -> Member {
+/// The member of an address; none of one that is malformed.
+fn member(address: &EndpointAddress, ready: bool) -> Option<Member> {
     let pod = address.target_ref.as_ref().filter(|target| target.kind.as_deref() == Some("Pod"));
-    Member {
-        address: address.ip.clone(),
+    Some(Member {
+        address: canonical(&address.ip)?,
         ready,
-        serving: ready,
+        serving: false,
         terminating: false,
         hostname: address.hostname.clone(),
         node: address.node_name.clone(),
@@ -84,7 +110,7 @@ fn member(address: &EndpointAddress, ready: bool) -> Member {
         pod: pod.and_then(|pod| pod.name.clone()).unwrap_or_default(),
         uid: pod.and_then(|pod| pod.uid.clone()).unwrap_or_default(),
         hints: Hints::default(),
-    }
+    })
 }
 
 struct Context {
@@ -124,8 +150,8 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
         return Ok(Next::Change);
     }
     let (source, desired) = match &row {
-        Some(row) => (Source::endpoints(&key, &row.uid, &row.labels), row.groups.as_slice()),
-        None => (Source::endpoints(&key, "", &Labels::new()), &[][..]),
+        Some(row) => (Source::endpoints(&key, &row.uid, &row.labels, &row.annotations), row.groups.as_slice()),
+        None => (Source::endpoints(&key, "", &Labels::new(), &Labels::new()), &[][..]),
     };
     for action in plan::plan(&key, &source, desired, &slices) {
         tracing::debug!(endpoints = %key, "{action}");
@@ -139,6 +165,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::endpoints::rows;
 
     fn row(meta: Value) -> Option<Row> {
         let subset = json!({
@@ -154,7 +181,8 @@ mod tests {
     #[test]
     fn hand_written_endpoints_are_mirrored() {
         let found = row(json!({"uid": "u"})).unwrap();
-        let actions = plan::plan(&Key::new("a", "db"), &Source::endpoints(&Key::new("a", "db"), "u", &found.labels), &found.groups, &[]);
+        let source = Source::endpoints(&Key::new("a", "db"), "u", &found.labels, &found.annotations);
+        let actions = plan::plan(&Key::new("a", "db"), &source, &found.groups, &[]);
         let printed: Vec<String> = actions.iter().map(|action| action.to_string().split_once(": ").unwrap().1.to_owned()).collect();
         assert_eq!(printed, ["10.1.2.3 10.1.2.4(not ready) 10.1.2.5", "fd00::1", "10.1.2.3"], "one slice for each family and set of ports");
         for meta in [
@@ -164,5 +192,31 @@ mod tests {
         ] {
             assert_eq!(row(meta.clone()), None, "{meta}");
         }
+    }
+
+    #[test]
+    fn mirrors_have_the_annotations_of_their_endpoints_and_say_no_more_than_they() {
+        let found = row(json!({"uid": "u", "annotations": {"team": "shop", OWN_ANNOTATIONS[0]: "now", OWN_ANNOTATIONS[1]: "{}"}})).unwrap();
+        let key = Key::new("a", "db");
+        let source = Source::endpoints(&key, &found.uid, &found.labels, &found.annotations);
+        let slice = rows::object(&key, &source, "db-1", &found.groups[0], None);
+        assert_eq!(slice.metadata.annotations, Some(Labels::from([("team".to_owned(), "shop".to_owned())])));
+        let conditions = slice.endpoints.as_ref().unwrap()[0].conditions.clone().unwrap();
+        assert_eq!((conditions.ready, conditions.serving, conditions.terminating), (Some(true), None, None));
+        let stored = rows::SliceRow::ours(&slice).unwrap();
+        assert!(source.describes(&stored) && stored.slice == found.groups[0], "nothing is left to do");
+        let changed = Source::endpoints(&key, &found.uid, &found.labels, &Labels::new());
+        assert!(!changed.describes(&stored));
+    }
+
+    #[test]
+    fn an_address_of_several_subsets_is_one_endpoint() {
+        let subsets = json!([
+            {"addresses": [{"ip": "10.1.2.3"}, {"ip": "FD00::1"}], "ports": [{"port": 80}]},
+            {"addresses": [{"ip": "10.1.2.4"}], "notReadyAddresses": [{"ip": "10.1.2.3"}, {"ip": "fd00::1"}, {"ip": "x"}], "ports": [{"port": 80}]},
+        ]);
+        let found = Row::new(&serde_json::from_value(json!({"metadata": {"uid": "u"}, "subsets": subsets})).unwrap()).unwrap();
+        let texts = |group: &Group| group.members.iter().map(|member| format!("{} {}", member.address, member.ready)).collect::<Vec<_>>();
+        assert_eq!(found.groups.iter().map(texts).collect::<Vec<_>>(), [vec!["10.1.2.3 false", "10.1.2.4 true"], vec!["fd00::1 false"]]);
     }
 }

@@ -51,8 +51,7 @@ pub(super) fn plan(key: &Key, source: &Source, desired: &[Group], slices: &[(Key
         for (slice_key, row, members) in filled.present {
             kept.insert(&slice_key.name);
             let slice = Slice { members, ..group.clone_empty() };
-            let right = row.labels == source.labels && row.owner == source.uid;
-            if slice != row.slice || !right {
+            if slice != row.slice || !source.describes(row) {
                 actions.push(Action::Update { name: slice_key.name.clone(), version: row.version.clone(), slice });
             }
         }

@@ -63,6 +63,8 @@ pub(super) struct Source {
     pub uid: String,
     /// The labels of its slices.
     pub labels: Labels,
+    /// The annotations of its slices; absent: they are somebody else's.
+    pub annotations: Option<Labels>,
     /// Address families that have a slice even if there is no endpoint.
     pub families: Vec<String>,
 }
@@ -75,12 +77,30 @@ impl Source {
         if service.headless {
             labels.insert(HEADLESS.to_owned(), String::new());
         }
-        Self { kind: "Service", uid: service.uid.clone(), labels: managed(labels, MANAGER, key), families: service.families.clone() }
+        Self {
+            kind: "Service",
+            uid: service.uid.clone(),
+            labels: managed(labels, MANAGER, key),
+            annotations: None,
+            families: service.families.clone(),
+        }
     }
 
     /// Endpoints that are mirrored; none at all have no slice.
-    pub fn endpoints(key: &Key, uid: &str, labels: &Labels) -> Self {
-        Self { kind: "Endpoints", uid: uid.to_owned(), labels: managed(labels.clone(), MIRROR_MANAGER, key), families: Vec::new() }
+    pub fn endpoints(key: &Key, uid: &str, labels: &Labels, annotations: &Labels) -> Self {
+        Self {
+            kind: "Endpoints",
+            uid: uid.to_owned(),
+            labels: managed(labels.clone(), MIRROR_MANAGER, key),
+            annotations: Some(annotations.clone()),
+            families: Vec::new(),
+        }
+    }
+
+    /// Whether a slice says whose it is.
+    pub fn describes(&self, row: &SliceRow) -> bool {
+        let annotated = self.annotations.as_ref().is_none_or(|annotations| *annotations == row.annotations);
+        row.labels == self.labels && row.owner == self.uid && annotated
     }
 }
 
@@ -98,6 +118,8 @@ pub(crate) struct SliceRow {
     pub mirrors: bool,
     pub version: String,
     pub(super) labels: Labels,
+    /// Of a mirror; others' annotations are not kept.
+    pub(super) annotations: Labels,
     pub(super) owner: String,
     pub(super) slice: Slice,
 }
@@ -121,6 +143,7 @@ impl SliceRow {
             service: labels.get(SERVICE_NAME)?.clone(),
             version: slice.metadata.resource_version.clone().unwrap_or_default(),
             owner: controller_of(&slice.metadata).map(|owner| owner.uid).unwrap_or_default(),
+            annotations: slice.metadata.annotations.clone().filter(|_| mirrors).unwrap_or_default(),
             labels,
             slice: Slice {
                 family: slice.address_type.clone(),
@@ -173,11 +196,11 @@ pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>
     let mut groups: BTreeMap<(String, Vec<Port>), Vec<Member>> = BTreeMap::new();
     for (pod_key, pod) in pods.iter().filter(|(_, pod)| !pod.is_finished()) {
         for family in &service.families {
-            let Some(address) = pod.ips.iter().find(|ip| is_of_family(ip, family)) else { continue };
+            let Some(address) = pod.ips.iter().find(|ip| is_of_family(ip, family)).and_then(|ip| canonical(ip)) else { continue };
             let ports = service.ports.iter().filter_map(|port| resolve(port, pod)).collect();
             let ready = pod.ready.is_some();
             groups.entry((family.clone(), ports)).or_default().push(Member {
-                address: address.clone(),
+                address,
                 ready: service.publish_not_ready || (ready && !pod.deleting),
                 serving: ready,
                 terminating: pod.deleting,
@@ -192,6 +215,11 @@ pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>
     }
     let group = |((family, ports), members)| Group { family, ports, members };
     groups.into_iter().map(group).collect()
+}
+
+/// An address in the form that slices have it in.
+pub(super) fn canonical(ip: &str) -> Option<String> {
+    ip.parse::<IpAddr>().ok().map(|ip| ip.to_string())
 }
 
 pub(super) fn is_of_family(ip: &str, family: &str) -> bool {
@@ -221,9 +249,11 @@ pub(super) fn object(key: &Key, source: &Source, name: &str, slice: &Slice, vers
         port: Some(port.port),
         app_protocol: port.app_protocol.clone(),
     });
+    // Endpoints do not say more than whether an address is ready.
+    let known = |value: bool| (source.kind == "Service").then_some(value);
     let endpoints = slice.members.iter().map(|member| Endpoint {
         addresses: vec![member.address.clone()],
-        conditions: Some(EndpointConditions { ready: Some(member.ready), serving: Some(member.serving), terminating: Some(member.terminating) }),
+        conditions: Some(EndpointConditions { ready: Some(member.ready), serving: known(member.serving), terminating: known(member.terminating) }),
         hostname: member.hostname.clone(),
         node_name: member.node.clone(),
         zone: member.zone.clone(),
@@ -237,6 +267,7 @@ pub(super) fn object(key: &Key, source: &Source, name: &str, slice: &Slice, vers
             namespace: Some(key.ns.clone()),
             resource_version: version,
             labels: Some(source.labels.clone()),
+            annotations: source.annotations.clone().filter(|all| !all.is_empty()),
             owner_references: Some(vec![controller_reference("v1", source.kind, &key.name, &source.uid)]),
             ..Default::default()
         },
