@@ -63,10 +63,19 @@ impl NodeRow {
 struct State {
     /// Since when volumes of nodes are not wanted any more.
     idle: HashMap<(String, String), Instant>,
-    /// Attachments that are on their way, with the last error that was reported.
-    pending: HashMap<String, Option<String>>,
+    /// Attachments that are on their way.
+    pending: HashMap<String, Pending>,
     /// Pods, and why they were told that they do not get a volume yet.
     refused: BTreeSet<(Key, String)>,
+}
+
+/// An attachment that is on its way.
+#[derive(Default)]
+struct Pending {
+    /// The last error that was reported.
+    error: Option<String>,
+    /// Made by us, and not yet seen among the attachments.
+    unseen: bool,
 }
 
 struct Context {
@@ -216,13 +225,14 @@ impl Context {
             }
             let error = attached.row.attach_error.clone();
             let last = state.pending.entry(attached.name.clone()).or_default();
-            if let Some(error) = error.filter(|error| last.as_ref() != Some(error)) {
+            last.unseen = false;
+            if let Some(error) = error.filter(|error| last.error.as_ref() != Some(error)) {
                 let message = format!("AttachVolume.Attach failed for volume {:?} : {error}", attached.volume);
                 pods.for_each(|pod| self.tell(pod, EventType::Warning, "FailedAttachVolume", &message));
-                *last = Some(error);
+                last.error = Some(error);
             }
         }
-        state.pending.retain(|name, _| self.attachments.get(Key::cluster(name)).is_some());
+        state.pending.retain(|name, one| one.unseen || self.attachments.get(Key::cluster(name)).is_some());
     }
 
     fn forget_refusals(&self) {
@@ -282,7 +292,12 @@ impl Context {
         match attachments.create(&PostParams::default(), &attachment).await {
             // It exists.
             Err(error) if is_conflict(&error) => Ok(()),
-            other => Ok(other.map(|_| ())?),
+            other => {
+                other?;
+                // A quick driver attaches it before it is seen here, and the pod is told all the same.
+                self.state().pending.insert(name.to_owned(), Pending { error: None, unseen: true });
+                Ok(())
+            }
         }
     }
 
