@@ -34,12 +34,16 @@ impl Registry {
                 self.clean_up(&context, kind, &definition).await?;
             }
         }
-        for definition in self.definitions(kind) {
-            if !object::is_deleting(&definition) {
-                self.accept(&context, kind, &definition).await?;
+        // Read once: each depends on the names that those of its group have by then.
+        let mut all = self.definitions(kind);
+        for at in 0..all.len() {
+            if !object::is_deleting(&all[at])
+                && let Some(accepted) = self.accept(&context, kind, &all[at], &all).await?
+            {
+                all[at] = accepted;
             }
         }
-        self.serve_kinds(&self.definitions(kind));
+        self.serve_kinds(&all);
         Ok(())
     }
 
@@ -47,11 +51,11 @@ impl Registry {
         self.store.list(&kind.prefix("")).1.into_iter().map(|(_, entry)| entry.value()).collect()
     }
 
-    /// Gives a definition its names and conditions.
-    async fn accept(&self, context: &WriteContext, kind: &Arc<Kind>, definition: &Value) -> Result<(), ApiError> {
+    /// Gives a definition its names and conditions, among all definitions. None when it is gone.
+    async fn accept(&self, context: &WriteContext, kind: &Arc<Kind>, definition: &Value, all: &[Value]) -> Result<Option<Value>, ApiError> {
         let mut taken = Taken::default();
         let same_group = |other: &Value| other["spec"]["group"] == definition["spec"]["group"] && object::uid(other) != object::uid(definition);
-        self.definitions(kind).iter().filter(|other| same_group(other)).for_each(|other| taken.add(other));
+        all.iter().filter(|other| same_group(other)).for_each(|other| taken.add(other));
         let plan = names::plan(definition, &taken);
         let conditions: Vec<Condition> = plan.conditions.into_iter().chain(names::approval(definition)).collect();
         self.set_status(context, kind, definition, &conditions, Some(&plan.accepted_names)).await
@@ -86,7 +90,7 @@ impl Registry {
             object::array_mut(object::metadata(definition), "finalizers").retain(|name| name != definitions::CLEANUP);
             Ok(())
         };
-        missing_is_fine(self.edit(context, kind, "", object::name(definition), release).await)
+        missing_is_fine(self.edit(context, kind, "", object::name(definition), release).await).map(drop)
     }
 
     async fn set_status(
@@ -96,7 +100,7 @@ impl Registry {
         definition: &Value,
         conditions: &[Condition],
         accepted: Option<&Value>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Option<Value>, ApiError> {
         let now = object::now();
         let set = |definition: &mut Value| {
             let status = object::map_mut(definition, "status");
@@ -138,10 +142,10 @@ impl Registry {
     }
 }
 
-fn missing_is_fine(result: Result<Value, ApiError>) -> Result<(), ApiError> {
+fn missing_is_fine(result: Result<Value, ApiError>) -> Result<Option<Value>, ApiError> {
     match result {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
+        Err(error) if error.is_not_found() => Ok(None),
+        other => other.map(Some),
     }
 }
 
