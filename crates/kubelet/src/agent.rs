@@ -77,6 +77,13 @@ impl Workers {
             let _ = notes.send(Note::Wake);
         }
     }
+
+    /// Says that the node's runtime or its network changed.
+    pub(crate) fn tell_node(&self) {
+        for notes in self.lock().values() {
+            let _ = notes.send(Note::Node);
+        }
+    }
 }
 
 /// The pods of this node; a pod changes hands by UID, so changes carry both sides.

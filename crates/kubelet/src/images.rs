@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use crate::cri_config::ImageUse;
 use crate::error::RuntimeError;
 use crate::go_time::go_duration;
+use crate::pod::WaitingReason;
 
 /// A pull that takes longer is followed by events about how far it is: after this time, and each time it has doubled.
 const FIRST_PROGRESS: Duration = Duration::from_secs(5);
@@ -32,12 +33,12 @@ pub(crate) enum ImageError {
 
 impl ImageError {
     /// The reason of the container's waiting state.
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> WaitingReason {
         match self {
-            ImageError::InvalidName { .. } => "InvalidImageName",
-            ImageError::Inspect { .. } => "ImageInspectError",
-            ImageError::NeverPull { .. } => "ErrImageNeverPull",
-            ImageError::Pull { .. } => "ErrImagePull",
+            ImageError::InvalidName { .. } => WaitingReason::InvalidImageName,
+            ImageError::Inspect { .. } => WaitingReason::ImageInspectError,
+            ImageError::NeverPull { .. } => WaitingReason::ErrImageNeverPull,
+            ImageError::Pull { .. } => WaitingReason::ErrImagePull,
         }
     }
 
@@ -306,7 +307,7 @@ mod tests {
                 ("ErrImageNeverPull", "Container image \"reg.io/a\" is not present with pull policy of Never"),
             ),
         ] {
-            assert_eq!((error.reason(), error.message().as_str()), waiting);
+            assert_eq!((error.reason().to_string().as_str(), error.message().as_str()), waiting);
             assert_eq!((error.event_reason(), error.to_report_string().as_str()), event);
         }
     }

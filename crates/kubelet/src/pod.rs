@@ -1,28 +1,30 @@
-//! The pod machine: from the pod and what the runtime holds of it to the next actions and the
-//! status, without I/O, clock or async.
+//! The pod machine: from events to the next actions and the status, without I/O, clock or async.
 //!
-//! Flow: the worker observes, calls [`step`], applies the actions, reports the status, and waits
-//! for a change or for `wake`. Guarantees: the same input gives the same output; an action that
-//! fails leaves its trace in [`Memory`] with the time of the next try, so that no input repeats
-//! at once for ever. Mirrors pkg/kubelet/kuberuntime (computePodActions) and kubelet_pods.go.
+//! Flow: the worker hands each event to [`on`], carries out the actions, and hands their outcomes
+//! back as events. Guarantees: the same events at the same times give the same actions; an action
+//! under way is not repeated; one that failed leaves the time of its next try in [`Memory`], so
+//! that nothing repeats at once for ever; a state that is rebuilt from the API's pod and from what
+//! the runtime holds goes on where the lost one was. Mirrors pkg/kubelet/kuberuntime
+//! (computePodActions) and kubelet_pods.go.
 
+mod action;
 pub(crate) mod admit;
-pub(crate) mod backoff;
+mod backoff;
+mod machine;
+mod memory;
 mod plan;
 pub(crate) mod resources;
 pub(crate) mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, PodStatus};
-use kube_rules::Refusal;
 
+pub(crate) use action::{Action, Kill, Start, Why};
 pub(crate) use backoff::Backoffs;
-pub(crate) use plan::step;
+pub(crate) use machine::{Event, Failed, Outcome, PodState, on};
+pub(crate) use memory::{Attempt, Content, Failure, Health, Hook, ImageState, Memory, Retry, SandboxWork, Stop, Volumes, WaitingReason};
 
 /// What the runtime holds of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,78 +88,11 @@ pub(crate) enum Kind {
     Main,
 }
 
-/// What the worker remembers between steps.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
-    /// The node's refusal; final.
-    pub refused: Option<Refusal>,
-    pub volumes: Volumes,
-    pub sandbox_failure: Option<Failure>,
-    /// By container name.
-    pub images: BTreeMap<String, ImageState>,
-    /// The failure before a pull that is under way, by container name.
-    pub pull_failures: BTreeMap<String, Failure>,
-    /// Failed creates and starts, by container name.
-    pub failures: BTreeMap<String, Failure>,
-    /// Restart back-off, by container name and hash.
-    pub restarts: Backoffs,
-    /// Containers being stopped: id → grace in seconds.
-    pub stopping: BTreeMap<String, i64>,
-    /// Sandboxes whose stop succeeded.
-    pub stopped: BTreeSet<String>,
-    /// Probe verdicts, by container id. A container without probes has none.
-    pub health: BTreeMap<String, Health>,
-    /// Runtime objects, volumes and directories are gone.
-    pub cleaned: bool,
-    /// Volumes were torn down after the pod ended.
-    pub volumes_down: bool,
-}
-
-/// The pod's volumes.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Volumes {
-    #[default]
-    NotReady,
-    Ready,
-    Failed(Failure),
-}
-
-/// Something that failed, and when to try again.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failure {
-    /// CamelCase, as shown in `waiting.reason`.
-    pub reason: String,
-    pub message: String,
-    pub failed_at: Timestamp,
-    pub retry_at: Timestamp,
-    /// How often in a row.
-    pub count: u32,
-}
-
-/// Where a container's image is.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum ImageState {
-    Pulling,
-    /// Ready to be used once: the reference to create the container from.
-    Present(String),
-    Failed(Failure),
-}
-
-/// What probes say about a running container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Health {
-    pub started: bool,
-    pub ready: bool,
-    pub alive: bool,
-}
-
-/// Everything one step looks at.
+/// Everything one plan looks at.
 pub(crate) struct Input<'a> {
     pub pod: &'a Pod,
     pub observed: &'a Observed,
     pub memory: &'a Memory,
-    /// The runtime's network is ready.
-    pub network_ready: bool,
     /// The API does not know the pod any more.
     pub gone: bool,
     /// The pod's ephemeral containers, as containers.
@@ -166,77 +101,23 @@ pub(crate) struct Input<'a> {
     pub node: &'a NodeInfo,
 }
 
-/// What a status says about the node.
-#[derive(Clone, Debug, Default)]
+/// What a pod needs to know about the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeInfo {
+    /// The runtime's network is ready.
+    pub network_ready: bool,
     /// Addresses of the host; the first is primary.
     pub host_ips: Vec<String>,
     /// Prefix of container IDs: `containerd`.
     pub runtime: String,
 }
 
-/// What to do next, in order.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Action {
-    /// Make the volumes ready.
-    MountVolumes,
-    /// Make a sandbox; `attempt` counts from 0.
-    CreateSandbox { attempt: u32 },
-    /// Stop a sandbox and what is left in it.
-    StopSandbox { id: String },
-    /// Find or pull the image of a container.
-    EnsureImage { container: String },
-    /// Say that the next pull of a container's image waits.
-    BackOffPull { container: String },
-    /// Create and start a container. `restarts` 0 is the first time.
-    Start { container: String, restarts: u32 },
-    /// Stop a container with a grace in seconds.
-    Kill { id: String, container: String, grace: i64, why: Why },
-    /// Remove an old attempt.
-    Remove { id: String },
-    /// Unmount volumes of an ended pod, keeping its containers for their logs.
-    TearDownVolumes,
-    /// Remove containers, sandboxes, volumes and directories.
-    CleanUp,
-    /// Let the API forget the pod, after the status has arrived there.
-    DeleteFromApi,
-}
-
-/// Why a container is killed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    PodEnds,
-    SandboxGone,
-    Changed,
-    Unhealthy,
-    StartupFailed,
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Action::MountVolumes => f.write_str("mount volumes"),
-            Action::CreateSandbox { attempt } => write!(f, "create sandbox, attempt {attempt}"),
-            Action::StopSandbox { id } => write!(f, "stop sandbox {id}"),
-            Action::EnsureImage { container } => write!(f, "get image of {container}"),
-            Action::BackOffPull { container } => write!(f, "wait before pulling the image of {container} again"),
-            Action::Start { container, restarts } => write!(f, "start {container}, restart {restarts}"),
-            Action::Kill { id, container, grace, why } => {
-                write!(f, "stop {container} ({id}) within {grace} s: {why:?}")
-            }
-            Action::Remove { id } => write!(f, "remove container {id}"),
-            Action::TearDownVolumes => f.write_str("tear down volumes"),
-            Action::CleanUp => f.write_str("remove everything of the pod"),
-            Action::DeleteFromApi => f.write_str("delete from the API"),
-        }
-    }
-}
-
-/// What a step decided.
+/// What an event leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Output {
     pub actions: Vec<Action>,
-    pub status: PodStatus,
+    /// None while what is known of the runtime is out of date: the status follows the next look.
+    pub status: Option<PodStatus>,
     /// When to look again although nothing changed.
     pub wake: Option<Timestamp>,
     /// Nothing is left to do for this pod, ever.
@@ -256,6 +137,12 @@ pub(crate) fn ephemeral(pod: &Pod) -> Vec<Spec> {
     let all = pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
     // Every field of theirs but the target is one of a container.
     all.filter_map(|e| serde_json::from_value(serde_json::to_value(e).ok()?).ok()).collect()
+}
+
+/// A container of the pod, of whatever kind.
+pub(crate) fn spec_of(pod: &Pod, name: &str) -> Option<Spec> {
+    let own = containers(pod.spec.as_ref()?).map(|(_, c)| c).find(|c| c.name == name).cloned();
+    own.or_else(|| ephemeral(pod).into_iter().find(|c| c.name == name))
 }
 
 /// Hash of the fields whose change restarts a container.
@@ -283,21 +170,6 @@ pub(crate) fn grace(pod: &Pod) -> i64 {
     grace.max(1)
 }
 
-impl Failure {
-    /// The failure after `before` (if any): retries after `first` doubling to `max`.
-    pub(crate) fn next(
-        before: Option<&Failure>,
-        reason: &str,
-        message: String,
-        now: Timestamp,
-        (first, max): (SignedDuration, SignedDuration),
-    ) -> Failure {
-        let count = before.map_or(0, |f| f.count) + 1;
-        let delay = ::backoff::exponential(first.unsigned_abs(), max.unsigned_abs(), count - 1);
-        Failure { reason: reason.to_owned(), message, failed_at: now, retry_at: now + delay, count }
-    }
-}
-
 impl Observed {
     /// The newest attempt of a container, in whatever sandbox.
     pub(crate) fn newest(&self, name: &str) -> Option<&Container> {
@@ -313,7 +185,7 @@ impl Observed {
     /// replaced did nothing wrong: upstream looks at its state before that, which is running (kuberuntime_manager.go, SyncPod and doBackOff).
     pub(crate) fn ended(&self, name: &str, memory: &Memory) -> Option<&Container> {
         let sandbox = self.sandboxes.first().map(|s| s.id.as_str());
-        let replaced = |c: &Container| memory.stopping.contains_key(&c.id) && sandbox != Some(c.sandbox.as_str());
+        let replaced = |c: &Container| memory.stops.contains_key(&c.id) && sandbox != Some(c.sandbox.as_str());
         self.newest(name).filter(|c| c.state == State::Exited && !replaced(c))
     }
 }

@@ -219,7 +219,7 @@ async fn forever(work: impl Future<Output = ()>) -> std::io::Result<()> {
 /// Pods wait for the network; workers are woken when it comes or goes.
 async fn wake_on_health(mut health: watch::Receiver<RuntimeHealth>, workers: Arc<Workers>) {
     while health.changed().await.is_ok() {
-        workers.wake_all();
+        workers.tell_node();
     }
 }
 

@@ -1,11 +1,11 @@
-//! One step of the pod machine.
+//! The plan of the pod machine: what is next, from what is known.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container as Spec, PodSpec};
+use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, PodStatus};
 
 use super::{
-    Action, Container, ImageState, Input, Kind, Output, Sandbox, State, Volumes, Why, container_hash, containers, grace, is_deleted, is_host_network,
-    status,
+    Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, Sandbox, SandboxWork, Start, State, Volumes, WaitingReason, Why,
+    container_hash, containers, grace, is_deleted, is_host_network, status,
 };
 use crate::go_time::go_duration;
 
@@ -13,19 +13,26 @@ use crate::go_time::go_duration;
 /// next look at the pod, which comes about then.
 const BACK_OFF_NOTICE: SignedDuration = SignedDuration::from_secs(2);
 
+/// What is next, and what the status says meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Step {
+    pub actions: Vec<Action>,
+    pub status: PodStatus,
+    pub wake: Option<Timestamp>,
+}
+
 /// Decides what happens next to one pod.
-pub(crate) fn step(input: &Input<'_>) -> Output {
+pub(super) fn step(input: &Input<'_>) -> Step {
     let mut plan = Plan { input, actions: Vec::new(), wake: None, waiting: Vec::new() };
     let ending = plan.drive();
     let status = status::render(input, &plan.waiting, ending);
-    let finished = (input.gone && input.memory.cleaned) || (input.memory.refused.is_some() && input.gone && plan.actions.is_empty());
-    Output { actions: plan.actions, status, wake: plan.wake, finished }
+    Step { actions: plan.actions, status, wake: plan.wake }
 }
 
-/// A container that waits: (name, reason, message).
+/// A container that waits.
 pub(super) struct Waiting {
     pub name: String,
-    pub reason: String,
+    pub reason: WaitingReason,
     pub message: String,
 }
 
@@ -38,6 +45,13 @@ pub(super) enum Ending {
     Stopping,
     /// Nothing runs and nothing will.
     Over,
+}
+
+/// Where a container runs.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    sandbox: &'a Sandbox,
+    sidecar: bool,
 }
 
 struct Plan<'a> {
@@ -71,7 +85,7 @@ impl Plan<'_> {
     fn done(&self, spec: &PodSpec) -> bool {
         let policy = spec.restart_policy.as_deref().unwrap_or("Always");
         let newest = |c: &Spec| self.input.observed.newest(&c.name);
-        let ended = |c: &Spec| newest(c).filter(|c| c.state == State::Exited).map(|c| c.exit_code);
+        let ended = |c: &Spec| newest(c).filter(|h| h.state == State::Exited && !self.replaced(c, h)).map(|h| h.exit_code);
         if policy == "Always" {
             return false;
         }
@@ -81,10 +95,13 @@ impl Plan<'_> {
 
     fn sync(&mut self, spec: &PodSpec) {
         let i = self.input;
-        let network = i.network_ready || is_host_network(i.pod);
+        let network = i.node.network_ready || is_host_network(i.pod);
         let sandbox = i.observed.sandboxes.first();
         let usable = sandbox.filter(|s| s.ready && (is_host_network(i.pod) || !s.ips.is_empty()));
         self.volumes();
+        if matches!(i.memory.sandbox, SandboxWork::Creating(_)) {
+            return;
+        }
         if let Some(sandbox) = usable {
             // Volumes of an adopted pod are looked at again, but its containers are not held up.
             if i.memory.volumes == Volumes::Ready {
@@ -100,11 +117,13 @@ impl Plan<'_> {
 
     fn volumes(&mut self) {
         let i = self.input;
-        match &i.memory.volumes {
-            Volumes::Ready => {}
-            Volumes::NotReady => self.actions.push(Action::MountVolumes),
-            Volumes::Failed(f) if f.retry_at <= i.now => self.actions.push(Action::MountVolumes),
-            Volumes::Failed(f) => self.wake_at(f.retry_at),
+        match (&i.memory.volumes, &i.memory.content) {
+            (Volumes::NotReady, _) => self.actions.push(Action::MountVolumes),
+            (Volumes::Failed(retry), _) if retry.at <= i.now => self.actions.push(Action::MountVolumes),
+            (Volumes::Failed(retry), _) => self.wake_at(retry.at),
+            (Volumes::Ready, Content::Stale { failed: Some(retry) }) if retry.at > i.now => self.wake_at(retry.at),
+            (Volumes::Ready, Content::Stale { .. }) => self.actions.push(Action::RefreshVolumes),
+            _ => {}
         }
     }
 
@@ -116,13 +135,10 @@ impl Plan<'_> {
             busy = true;
             self.kill(c, grace(i.pod), Why::SandboxGone);
         }
-        if busy {
+        if busy || !i.memory.starting.is_empty() {
             return;
         }
-        if let Some(old) = old
-            && !i.memory.stopped.contains(&old.id)
-        {
-            self.actions.push(Action::StopSandbox { id: old.id.clone() });
+        if old.is_some_and(|old| !self.stop_sandbox(&old.id)) {
             return;
         }
         // A pod that must not restart stays down once its sandbox is lost.
@@ -130,9 +146,31 @@ impl Plan<'_> {
         if never && old.is_some() && !i.observed.containers.is_empty() {
             return;
         }
-        match &i.memory.sandbox_failure {
-            Some(f) if f.retry_at > i.now => self.wake_at(f.retry_at),
+        match &i.memory.sandbox {
+            SandboxWork::Failed(retry) if retry.at > i.now => self.wake_at(retry.at),
             _ => self.actions.push(Action::CreateSandbox { attempt: old.map_or(0, |s| s.attempt + 1) }),
+        }
+    }
+
+    /// Has a sandbox stopped. Returns whether it is.
+    fn stop_sandbox(&mut self, id: &str) -> bool {
+        let attempt = self.input.memory.sandbox_stops.get(id).copied();
+        if self.is_due(attempt) {
+            self.actions.push(Action::StopSandbox { id: id.to_owned() });
+        }
+        attempt == Some(Attempt::Done)
+    }
+
+    /// Whether work is to be begun, for the first time or again.
+    fn is_due(&mut self, attempt: Option<Attempt>) -> bool {
+        match attempt {
+            None => true,
+            Some(Attempt::RetryAt(at)) if at <= self.input.now => true,
+            Some(Attempt::RetryAt(at)) => {
+                self.wake_at(at);
+                false
+            }
+            Some(Attempt::UnderWay | Attempt::Done) => false,
         }
     }
 
@@ -140,7 +178,7 @@ impl Plan<'_> {
         let i = self.input;
         // They start once, whatever the others do, and never again.
         for c in i.ephemeral.iter().filter(|c| i.observed.newest(&c.name).is_none_or(|o| o.state == State::Created)) {
-            self.start(c);
+            self.start(c, sandbox);
         }
         let initialized = spec.containers.iter().any(|c| i.observed.newest_in(&c.name, &sandbox.id).is_some());
         for (kind, c) in containers(spec) {
@@ -148,18 +186,18 @@ impl Plan<'_> {
             match kind {
                 Kind::Init if initialized => {}
                 Kind::Init => {
-                    if !self.init(spec, c, here) {
+                    if !self.init(spec, c, here, sandbox) {
                         return;
                     }
                 }
                 Kind::Sidecar => {
-                    let started = self.main(spec, c, here, true);
+                    let started = self.main(spec, c, here, Place { sandbox, sidecar: true });
                     if !started && !initialized {
                         return;
                     }
                 }
                 Kind::Main => {
-                    self.main(spec, c, here, false);
+                    self.main(spec, c, here, Place { sandbox, sidecar: false });
                 }
             }
         }
@@ -167,26 +205,28 @@ impl Plan<'_> {
     }
 
     /// Returns whether the next container may start.
-    fn init(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>) -> bool {
+    fn init(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>, sandbox: &Sandbox) -> bool {
         match here {
             Some(h) if h.state == State::Exited && h.exit_code == 0 => return true,
             Some(h) if h.state == State::Running => {}
             Some(h) if h.state == State::Exited && spec.restart_policy.as_deref() == Some("Never") => {}
             Some(h) if h.state == State::Unknown => self.kill(h, grace(self.input.pod), Why::SandboxGone),
-            _ => self.start(c),
+            _ => self.start(c, sandbox),
         }
         false
     }
 
     /// Keeps a main container or a sidecar as it should be. Returns whether it counts as started.
-    fn main(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>, sidecar: bool) -> bool {
+    fn main(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>, place: Place<'_>) -> bool {
         let i = self.input;
-        let policy = if sidecar { "Always" } else { spec.restart_policy.as_deref().unwrap_or("Always") };
+        let policy = if place.sidecar { "Always" } else { spec.restart_policy.as_deref().unwrap_or("Always") };
         match here {
             Some(h) if h.state == State::Running => {
                 let health = i.memory.health.get(&h.id);
                 if h.hash != container_hash(c) {
                     self.kill(h, grace(i.pod), Why::Changed);
+                } else if i.memory.hooks.get(&h.id) == Some(&Hook::Failed) {
+                    self.kill(h, grace(i.pod), Why::PostStartFailed);
                 } else if health.is_some_and(|p| !p.alive) {
                     let why = if health.is_some_and(|p| p.started) { Why::Unhealthy } else { Why::StartupFailed };
                     self.kill(h, probe_grace(i, c, why), why);
@@ -197,11 +237,11 @@ impl Plan<'_> {
             Some(h) if h.state == State::Exited => {
                 let again = match policy {
                     "Always" => true,
-                    "OnFailure" => h.exit_code != 0,
-                    _ => h.hash != container_hash(c) && i.memory.stopping.contains_key(&h.id),
+                    "OnFailure" => h.exit_code != 0 || self.replaced(c, h),
+                    _ => self.replaced(c, h),
                 };
                 if again {
-                    self.start(c);
+                    self.start(c, place.sandbox);
                 }
             }
             _ => {
@@ -209,55 +249,68 @@ impl Plan<'_> {
                 let before = i.observed.newest(&c.name);
                 let done = before.is_some_and(|b| b.state == State::Exited && policy == "OnFailure" && b.exit_code == 0);
                 if !done {
-                    self.start(c);
+                    self.start(c, place.sandbox);
                 }
             }
         }
         false
     }
 
+    /// Whether an ended run was stopped only to begin again with another image, whatever the restart policy.
+    fn replaced(&self, c: &Spec, run: &Container) -> bool {
+        run.hash != container_hash(c) && self.input.memory.stops.get(&run.id).is_some_and(|s| s.why == Why::Changed)
+    }
+
+    /// Whether starts wait for a postStart hook: upstream starts a pod's containers one after the other.
+    fn is_held(&self) -> bool {
+        let memory = &self.input.memory;
+        let planned = self.actions.iter().filter_map(|a| match a {
+            Action::Start(start) => Some(&start.container),
+            _ => None,
+        });
+        let hooked = |name: &String| {
+            let all = self.input.pod.spec.iter().flat_map(containers).map(|(_, c)| c);
+            all.filter(|c| c.name == *name).any(|c| c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some()))
+        };
+        memory.hooks.values().any(|h| *h == Hook::Running) || memory.starting.iter().chain(planned).any(hooked)
+    }
+
     /// Gets the image, then starts the container, unless a back-off holds.
-    fn start(&mut self, c: &Spec) {
+    fn start(&mut self, c: &Spec, sandbox: &Sandbox) {
         let i = self.input;
-        if let Some(b) = i.observed.ended(&c.name, i.memory) {
-            let key = format!("{}/{}", c.name, container_hash(c));
-            let since = b.finished_at.unwrap_or(i.now);
-            if let Some((wait, until)) = i.memory.restarts.holding(&key, since, i.now) {
-                let meta = &i.pod.metadata;
-                let message = format!(
-                    "back-off {} restarting failed container={} pod={}_{}({})",
-                    go_duration(wait.unsigned_abs()),
-                    c.name,
-                    meta.name.as_deref().unwrap_or_default(),
-                    meta.namespace.as_deref().unwrap_or_default(),
-                    meta.uid.as_deref().unwrap_or_default(),
-                );
-                self.wait(c, "CrashLoopBackOff", message);
-                self.wake_at(until);
-                return;
-            }
+        if i.memory.starting.contains(&c.name) {
+            return;
         }
-        if let Some(f) = i.memory.failures.get(&c.name) {
-            self.wait(c, &f.reason, f.message.clone());
-            if f.retry_at > i.now {
-                self.wake_at(f.retry_at);
-                return;
-            }
+        if let Some(made) = i.observed.newest(&c.name).filter(|o| o.state == State::Created) {
+            // The agent stopped, or the start failed, between its creation and its start: it never ran.
+            self.remove(&made.id);
+        }
+        if self.crashed(c) || self.failed(c) {
+            return;
         }
         match i.memory.images.get(&c.name) {
-            Some(ImageState::Present(_)) => {
-                let restarts = status::next_restart(i, c);
-                self.actions.push(Action::Start { container: c.name.clone(), restarts });
+            Some(ImageState::Present(_)) if self.is_held() => {}
+            Some(ImageState::Present(reference)) => {
+                if i.observed.newest(&c.name).is_some_and(|o| o.state == State::Created) {
+                    return;
+                }
+                self.actions.push(Action::Start(Start {
+                    container: c.name.clone(),
+                    restarts: status::next_restart(i, c),
+                    image: reference.clone(),
+                    sandbox: sandbox.id.clone(),
+                    attempt: sandbox.attempt,
+                }));
             }
-            Some(ImageState::Pulling) => {}
+            Some(ImageState::Getting(_)) => {}
             Some(ImageState::Failed(f)) => {
-                self.wait(c, &f.reason, f.message.clone());
+                self.wait(c, f.reason, f.message.clone());
                 let notice = f.failed_at + BACK_OFF_NOTICE;
-                if f.retry_at > i.now {
-                    self.wake_at(f.retry_at);
-                    if f.reason == "ErrImagePull" && notice > i.now {
+                if f.retry.at > i.now {
+                    self.wake_at(f.retry.at);
+                    if f.reason == WaitingReason::ErrImagePull && notice > i.now {
                         self.wake_at(notice);
-                    } else if f.reason == "ErrImagePull" {
+                    } else if f.reason == WaitingReason::ErrImagePull {
                         self.actions.push(Action::BackOffPull { container: c.name.clone() });
                     }
                 } else {
@@ -268,12 +321,55 @@ impl Plan<'_> {
         }
     }
 
+    /// Whether the restart back-off of a container holds.
+    fn crashed(&mut self, c: &Spec) -> bool {
+        let i = self.input;
+        let Some(run) = i.observed.ended(&c.name, i.memory) else { return false };
+        let key = format!("{}/{}", c.name, container_hash(c));
+        let Some((wait, until)) = i.memory.restarts.holding(&key, run.finished_at.unwrap_or(i.now), i.now) else {
+            return false;
+        };
+        let meta = &i.pod.metadata;
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}_{}({})",
+            go_duration(wait.unsigned_abs()),
+            c.name,
+            meta.name.as_deref().unwrap_or_default(),
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.uid.as_deref().unwrap_or_default(),
+        );
+        self.wait(c, WaitingReason::CrashLoopBackOff, message);
+        if !i.memory.announced.contains(&run.id) {
+            self.actions.push(Action::BackOffRestart { container: c.name.clone(), id: run.id.clone() });
+        }
+        self.wake_at(until);
+        true
+    }
+
+    /// Whether a failed start is not tried again yet.
+    fn failed(&mut self, c: &Spec) -> bool {
+        let i = self.input;
+        let Some(f) = i.memory.failures.get(&c.name) else { return false };
+        self.wait(c, f.reason, f.message.clone());
+        let held = f.retry.at > i.now;
+        if held {
+            self.wake_at(f.retry.at);
+        }
+        held
+    }
+
+    fn remove(&mut self, id: &str) {
+        if self.is_due(self.input.memory.removals.get(id).copied()) {
+            self.actions.push(Action::Remove { id: id.to_owned() });
+        }
+    }
+
     /// Old attempts go, but the newest dead one stays for its logs and last state.
     fn remove_old(&mut self, spec: &PodSpec) {
         for (_, c) in containers(spec) {
             let dead = self.input.observed.containers.iter().filter(|o| o.name == c.name).skip(1).filter(|o| o.state == State::Exited).skip(1);
             for old in dead {
-                self.actions.push(Action::Remove { id: old.id.clone() });
+                self.remove(&old.id);
             }
         }
     }
@@ -297,34 +393,43 @@ impl Plan<'_> {
             }
             return Ending::Stopping;
         }
-        for s in i.observed.sandboxes.iter().filter(|s| !i.memory.stopped.contains(&s.id)) {
-            self.actions.push(Action::StopSandbox { id: s.id.clone() });
+        // What is being made is stopped once it is there.
+        if !i.memory.starting.is_empty() || matches!(i.memory.sandbox, SandboxWork::Creating(_)) {
+            return Ending::Stopping;
         }
-        if !self.actions.is_empty() {
-            return Ending::Over;
+        let mut stopped = true;
+        for s in &i.observed.sandboxes {
+            stopped &= self.stop_sandbox(&s.id);
         }
-        if i.gone || is_deleted(i.pod) {
-            if !i.memory.cleaned {
-                self.actions.push(Action::CleanUp);
-            } else if !i.gone {
-                self.actions.push(Action::DeleteFromApi);
-            }
-        } else if !i.memory.volumes_down {
-            self.actions.push(Action::TearDownVolumes);
+        let busy = matches!(i.memory.volumes, Volumes::Mounting(_)) || matches!(i.memory.content, Content::Refreshing { .. });
+        let next = if i.gone || is_deleted(i.pod) {
+            if !i.memory.cleaned { Some(Action::CleanUp) } else { (!i.gone).then_some(Action::DeleteFromApi) }
+        } else {
+            (!i.memory.volumes_down).then_some(Action::TearDownVolumes)
+        };
+        if let Some(next) = next.filter(|_| stopped && !busy)
+            && self.is_due(i.memory.ending)
+        {
+            self.actions.push(next);
         }
         Ending::Over
     }
 
     /// Stops a container unless that is under way with no longer a grace.
     fn kill(&mut self, c: &Container, grace: i64, why: Why) {
-        if self.input.memory.stopping.get(&c.id).is_some_and(|g| *g <= grace) {
-            return;
+        let stop = self.input.memory.stops.get(&c.id);
+        let under_way = stop.filter(|s| s.attempt == Attempt::UnderWay);
+        let due = match under_way {
+            Some(s) => s.grace > grace,
+            None => self.is_due(stop.map(|s| s.attempt)),
+        };
+        if due {
+            self.actions.push(Action::Kill(Kill { id: c.id.clone(), container: c.name.clone(), grace, why, again: under_way.is_some() }));
         }
-        self.actions.push(Action::Kill { id: c.id.clone(), container: c.name.clone(), grace, why });
     }
 
-    fn wait(&mut self, c: &Spec, reason: &str, message: String) {
-        self.waiting.push(Waiting { name: c.name.clone(), reason: reason.to_owned(), message });
+    fn wait(&mut self, c: &Spec, reason: WaitingReason, message: String) {
+        self.waiting.push(Waiting { name: c.name.clone(), reason, message });
     }
 
     fn wake_at(&mut self, at: Timestamp) {

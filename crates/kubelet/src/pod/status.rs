@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::plan::{Ending, Waiting};
-use super::{Container, ImageState, Input, Kind, State, containers, is_host_network};
+use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, containers, is_host_network};
 
 /// The conditions that belong to the node agent; others are left alone.
 pub(crate) const OWN_CONDITIONS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
@@ -74,7 +74,8 @@ pub(super) fn next_restart(i: &Input<'_>, c: &Spec) -> u32 {
 
 /// Whether a running container counts as started.
 pub(super) fn started(i: &Input<'_>, c: &Spec, running: &Container) -> bool {
-    c.startup_probe.is_none() || i.memory.health.get(&running.id).is_some_and(|h| h.started)
+    let hooked = i.memory.hooks.get(&running.id) == Some(&Hook::Running);
+    !hooked && (c.startup_probe.is_none() || i.memory.health.get(&running.id).is_some_and(|h| h.started))
 }
 
 fn old_status<'a>(i: &'a Input<'_>, name: &str) -> Option<&'a ContainerStatus> {
@@ -123,14 +124,14 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
             if ending == Ending::No
                 && let Some(w) = waiting.iter().find(|w| w.name == c.name)
             {
-                status.last_state = status.state.replace(waiting_state(&w.reason, &w.message));
+                status.last_state = status.state.replace(waiting_state(w.reason, &w.message));
             }
         }
         State::Created => {
             status.started = Some(false);
             let w = waiting.iter().find(|w| w.name == c.name);
             status.state = Some(match w {
-                Some(w) => waiting_state(&w.reason, &w.message),
+                Some(w) => waiting_state(w.reason, &w.message),
                 None => default_waiting(i),
             });
         }
@@ -167,10 +168,10 @@ fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod
     }
     let w = waiting.iter().find(|w| w.name == c.name);
     let mut state = match w {
-        Some(w) => waiting_state(&w.reason, &w.message),
+        Some(w) => waiting_state(w.reason, &w.message),
         None => default_waiting(i),
     };
-    if w.is_none() && i.memory.images.get(&c.name) == Some(&ImageState::Pulling) {
+    if w.is_none() && matches!(i.memory.images.get(&c.name), Some(ImageState::Getting(_))) {
         // Still creating; the reason of the last failed pull stays until this one is over.
         let before = old.and_then(|o| o.state.as_ref()).and_then(|s| s.waiting.clone());
         let pull = |w: &ContainerStateWaiting| matches!(w.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"));
@@ -198,13 +199,12 @@ fn lost(container_id: Option<String>) -> ContainerState {
 fn default_waiting(i: &Input<'_>) -> ContainerState {
     let inits = i.pod.spec.as_ref().and_then(|s| s.init_containers.as_ref());
     let has_inits = inits.is_some_and(|l| !l.is_empty());
-    let reason = if has_inits { "PodInitializing" } else { "ContainerCreating" };
-    ContainerState { waiting: Some(ContainerStateWaiting { reason: Some(reason.into()), message: None }), ..Default::default() }
+    waiting_state(if has_inits { WaitingReason::PodInitializing } else { WaitingReason::ContainerCreating }, "")
 }
 
-fn waiting_state(reason: &str, message: &str) -> ContainerState {
+fn waiting_state(reason: WaitingReason, message: &str) -> ContainerState {
     ContainerState {
-        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message: (!message.is_empty()).then(|| message.to_owned()) }),
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_string()), message: (!message.is_empty()).then(|| message.to_owned()) }),
         ..Default::default()
     }
 }

@@ -1,7 +1,10 @@
 //! Table tests of the pod machine: what is there → what happens next and what the status says.
 
+use jiff::SignedDuration;
+use kube_rules::Refusal;
 use serde_json::json;
 
+use super::plan::{Step, step};
 use super::*;
 
 fn t(second: i64) -> Timestamp {
@@ -15,6 +18,10 @@ struct World {
     network_ready: bool,
     gone: bool,
     now: i64,
+}
+
+fn failure(reason: WaitingReason, message: &str, retry: Retry) -> Failure {
+    Failure { reason, message: message.into(), failed_at: t(95), retry }
 }
 
 impl World {
@@ -88,17 +95,16 @@ impl World {
         self
     }
 
-    fn step(&self) -> Output {
+    fn step(&self) -> Step {
         let ephemeral = ephemeral(&self.pod);
         step(&Input {
             ephemeral: &ephemeral,
             pod: &self.pod,
             observed: &self.observed,
             memory: &self.memory,
-            network_ready: self.network_ready,
             gone: self.gone,
             now: t(self.now),
-            node: &NodeInfo { host_ips: vec!["10.240.0.11".into()], runtime: "sim".into() },
+            node: &NodeInfo { network_ready: self.network_ready, host_ips: vec!["10.240.0.11".into()], runtime: "sim".into() },
         })
     }
 
@@ -190,8 +196,9 @@ fn restarts_follow_policy_and_back_off() {
     let key = format!("c/{}", w.observed.containers[0].hash);
     w.memory.restarts.tried(&key, t(80), t(85));
     w.now = 95;
-    let out = w.step();
-    assert_eq!((out.actions.len(), out.wake), (0, Some(t(100))));
+    assert_eq!((w.plan(), w.step().wake), (vec!["wait before restarting c (c2)".to_owned()], Some(t(100))));
+    w.memory.announced.insert("c2".into());
+    assert_eq!(w.plan(), [""; 0], "announced once");
     assert_eq!(w.state("c"), "CrashLoopBackOff last=Error:1 ready=false n=2");
     assert_eq!(w.phase(), "Running");
     w.now = 100;
@@ -206,8 +213,9 @@ fn a_replaced_sandbox_does_not_count_towards_the_back_off() {
     w.now = 95;
     let new = Sandbox { id: "s1".into(), attempt: 1, ..w.observed.sandboxes[0].clone() };
     w.observed.sandboxes.insert(0, new);
+    w.memory.announced.insert(w.observed.containers[0].id.clone());
     assert_eq!(w.plan(), [""; 0], "it had crashed before");
-    w.memory.stopping.insert(w.observed.containers[0].id.clone(), 30);
+    w.memory.stops.insert(w.observed.containers[0].id.clone(), Stop { grace: 30, why: Why::SandboxGone, attempt: Attempt::Done });
     assert_eq!(w.plan(), ["start c, restart 3"], "it was stopped for the sandbox");
     w.observed.sandboxes.remove(0);
     assert_eq!(w.plan(), [""; 0], "it was stopped for something else");
@@ -257,7 +265,7 @@ fn a_lost_sandbox_is_replaced_and_counts_a_restart() {
     assert_eq!(w.plan(), ["stop c (c4) within 30 s: SandboxGone"]);
     w.observed.containers[0].state = State::Exited;
     assert_eq!(w.plan(), ["stop sandbox s0"]);
-    w.memory.stopped.insert("s0".into());
+    w.memory.sandbox_stops.insert("s0".into(), Attempt::Done);
     assert_eq!(w.plan(), ["create sandbox, attempt 1"]);
     let w = w.sandbox(true).image("c");
     assert_eq!(w.plan(), ["start c, restart 5"]);
@@ -278,26 +286,25 @@ fn a_runtime_that_forgot_everything_counts_once() {
 #[test]
 fn images_and_failures_wait_with_their_reason() {
     let mut w = World::new(json!({})).sandbox(true);
-    w.memory.images.insert("c".into(), ImageState::Pulling);
+    w.memory.images.insert("c".into(), ImageState::Getting(None));
     assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ContainerCreating last=- ready=false n=0"));
     let limits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
-    let failed = Failure::next(None, "ErrImagePull", "not found".into(), t(95), limits);
-    w.memory.images.insert("c".into(), ImageState::Failed(failed.clone()));
+    let retry = Retry::after(None, t(95), limits);
+    w.memory.images.insert("c".into(), ImageState::Failed(failure(WaitingReason::ErrImagePull, "not found", retry)));
     w.now = 96;
     assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ErrImagePull last=- ready=false n=0"));
     assert_eq!(w.step().wake, Some(t(97)));
     w.now = 97;
     assert_eq!(w.plan(), ["wait before pulling the image of c again"]);
-    let failure = Failure { reason: "ImagePullBackOff".into(), ..failed };
-    w.memory.images.insert("c".into(), ImageState::Failed(failure.clone()));
+    w.memory.images.insert("c".into(), ImageState::Failed(failure(WaitingReason::ImagePullBackOff, "not found", retry)));
     assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "ImagePullBackOff last=- ready=false n=0"));
     assert_eq!(w.step().wake, Some(t(105)));
     w.now = 105;
     assert_eq!(w.plan(), ["get image of c"]);
-    let second = Failure::next(Some(&failure), "x", String::new(), t(105), limits);
-    assert_eq!(second.retry_at, t(125));
+    assert_eq!(Retry::after(Some(retry), t(105), limits).at, t(125));
     w.memory.images.insert("c".into(), ImageState::Present("sha".into()));
-    w.memory.failures.insert("c".into(), Failure { retry_at: t(200), reason: "CreateContainerConfigError".into(), ..failure });
+    let failed = failure(WaitingReason::CreateContainerConfigError, "", Retry { at: t(200), count: 1 });
+    w.memory.failures.insert("c".into(), failed);
     assert_eq!((w.plan(), w.state("c").as_str()), (vec![], "CreateContainerConfigError last=- ready=false n=0"));
 }
 
@@ -306,7 +313,7 @@ fn deletion_runs_to_the_end() {
     let w = World::new(json!({})).sandbox(true).container("c", State::Running, 0, 0).deleted(30);
     assert_eq!(w.plan(), ["stop c (c0) within 30 s: PodEnds"]);
     let mut w = w;
-    w.memory.stopping.insert("c0".into(), 30);
+    w.memory.stops.insert("c0".into(), Stop { grace: 30, why: Why::PodEnds, attempt: Attempt::UnderWay });
     assert_eq!(w.plan(), [""; 0], "a stop under way is not repeated");
     w.pod.metadata.deletion_grace_period_seconds = Some(5);
     assert_eq!(w.plan(), ["stop c (c0) within 5 s: PodEnds"], "a shorter grace counts");
@@ -314,14 +321,13 @@ fn deletion_runs_to_the_end() {
     w.observed.containers[0].exit_code = 137;
     assert_eq!(w.plan(), ["stop sandbox s0"]);
     assert_eq!(w.phase(), "Failed");
-    w.memory.stopped.insert("s0".into());
+    w.memory.sandbox_stops.insert("s0".into(), Attempt::Done);
     assert_eq!(w.plan(), ["remove everything of the pod"]);
     w.memory.cleaned = true;
     w.observed = Observed::default();
     assert_eq!(w.plan(), ["delete from the API"]);
-    assert!(!w.step().finished);
     w.gone = true;
-    assert!(w.step().finished && w.plan().is_empty());
+    assert_eq!(w.plan(), [""; 0]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::claims::ClaimError;
 use crate::cri_config::SecurityError;
 use crate::env::EnvError;
 use crate::error::{ApiError, RuntimeError};
+use crate::pod::WaitingReason;
 use crate::probes::ProbeError;
 use crate::sources::SourceError;
 use crate::tokens::TokenError;
@@ -64,8 +65,6 @@ impl SandboxError {
 /// A container could not be created or started.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    #[error("the sandbox is gone")]
-    NoSandbox,
     #[error(transparent)]
     InspectImage(RuntimeError),
     #[error(transparent)]
@@ -77,12 +76,12 @@ pub(super) enum StartError {
 }
 
 impl StartError {
-    pub(super) fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> WaitingReason {
         match self {
-            StartError::InspectImage(_) => "ImageInspectError",
-            StartError::Config(_) => "CreateContainerConfigError",
-            StartError::NoSandbox | StartError::Create(_) => "CreateContainerError",
-            StartError::Start(_) => "RunContainerError",
+            StartError::InspectImage(_) => WaitingReason::ImageInspectError,
+            StartError::Config(_) => WaitingReason::CreateContainerConfigError,
+            StartError::Create(_) => WaitingReason::CreateContainerError,
+            StartError::Start(_) => WaitingReason::RunContainerError,
         }
     }
 }
@@ -154,7 +153,6 @@ mod tests {
             assert_eq!((error.reason(), error.to_report_string().as_str()), (reason, message));
         }
         let starts = [
-            (StartError::NoSandbox, "CreateContainerError", "the sandbox is gone"),
             (StartError::InspectImage(runtime()), "ImageInspectError", "no such file"),
             (
                 ConfigError::ServicesUnread.into(),
@@ -165,7 +163,7 @@ mod tests {
             (StartError::Start(runtime()), "RunContainerError", "no such file"),
         ];
         for (error, reason, message) in starts {
-            assert_eq!((error.reason(), error.to_report_string().as_str()), (reason, message));
+            assert_eq!((error.reason().to_string().as_str(), error.to_report_string().as_str()), (reason, message));
         }
     }
 }

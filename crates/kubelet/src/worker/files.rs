@@ -25,7 +25,7 @@ impl Worker {
                 c.message.clone_from(known);
                 continue;
             }
-            let spec = self.spec_of(&c.name);
+            let spec = self.state.spec_of(&c.name);
             let policy = spec.and_then(|s| s.termination_message_policy).unwrap_or_default();
             let file = self.message_file(&c.name, c.restarts);
             let bytes = file.and_then(|f| self.agent.root.read(&f, MESSAGE)).ok().flatten().unwrap_or_default();

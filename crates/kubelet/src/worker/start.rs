@@ -5,16 +5,15 @@ use std::time::Duration;
 use cluster::EventType;
 use cri::v1;
 use host::PodPath;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
-use super::Worker;
 use super::errors::{ConfigError, HookError, StartError};
+use super::{Note, Worker};
 use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::env::{self, Input};
-use crate::pod::{Failure, ImageState, State, container_hash, is_host_network};
+use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
 use crate::probes::{self, ProbeError};
 use crate::services;
 use crate::volumes::{self, MountOf};
@@ -25,61 +24,37 @@ const POST_START: Duration = Duration::from_secs(120);
 const FIRST_SERVICES: Duration = Duration::from_secs(5);
 
 impl Worker {
-    pub(super) async fn start_container(&mut self, name: &str, restarts: u32) -> bool {
-        let Some(spec) = self.spec_of(name) else {
-            return false;
+    pub(super) async fn start_container(&mut self, start: Start) -> Event {
+        let container = start.container.clone();
+        let Some(spec) = self.state.spec_of(&container) else {
+            let message = "the pod has no such container any more".to_owned();
+            return Event::Started { container, result: Err(Failed { reason: WaitingReason::CreateContainerError, message }) };
         };
-        let now = Timestamp::now();
-        self.note_restart(&spec, now);
-        // The image was checked for this start; the next one checks again.
-        let reference = match self.memory.images.remove(name) {
-            Some(ImageState::Present(reference)) => reference,
-            _ => return true,
-        };
-        match self.create_and_start(&spec, restarts, &reference).await {
-            Ok(()) => {
-                self.memory.failures.remove(name);
-            }
-            Err(error) => {
-                let message = error.to_report_string();
-                self.event(Some(name), EventType::Warning, "Failed", format!("Error: {message}"));
-                let before = self.memory.failures.get(name);
-                let wait = SignedDuration::try_from(self.agent.polls.failed_start).unwrap_or(SignedDuration::ZERO);
-                let failure = Failure::next(before, error.reason(), message, now, (wait, wait));
-                self.memory.failures.insert(name.to_owned(), failure);
-            }
-        }
-        true
+        let result = self.create_and_start(&spec, start).await.map_err(|error| {
+            let message = error.to_report_string();
+            self.event(Some(&container), EventType::Warning, "Failed", format!("Error: {message}"));
+            Failed { reason: error.reason(), message }
+        });
+        Event::Started { container, result }
     }
 
-    /// Counts a restart into the back-off.
-    fn note_restart(&mut self, spec: &Container, now: Timestamp) {
-        if let Some(before) = self.observed.ended(&spec.name, &self.memory) {
-            let key = format!("{}/{}", spec.name, container_hash(spec));
-            self.memory.restarts.tried(&key, before.finished_at.unwrap_or(now), now);
-        }
-    }
-
-    async fn create_and_start(&mut self, c: &Container, restarts: u32, reference: &str) -> Result<(), StartError> {
-        let sandbox = self.observed.sandboxes.first().cloned();
-        let sandbox = sandbox.ok_or(StartError::NoSandbox)?;
+    async fn create_and_start(&mut self, c: &Container, start: Start) -> Result<String, StartError> {
         let image = c.image.clone().unwrap_or_default();
-        let usage = self.agent.images.usage(&image, reference).await;
+        let usage = self.agent.images.usage(&image, &start.image).await;
         let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;
         let environment = self.environment(c).await?;
         if !environment.skipped.is_empty() {
             let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
             self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config) = self.configs(c, restarts, &usage, environment.vars, sandbox.attempt)?;
-        let request = v1::CreateContainerRequest { pod_sandbox_id: sandbox.id.clone(), config: Some(config), sandbox_config: Some(sandbox_config) };
+        let (config, sandbox_config) = self.configs(c, start.restarts, &usage, environment.vars, start.attempt)?;
+        let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
         let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
         let request = v1::StartContainerRequest { container_id: id.clone() };
         self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Started", format!("Container started: {}", c.name));
-        self.post_start(c, &id).await;
-        Ok(())
+        Ok(id)
     }
 
     /// The requests' parts, with the files and directories they name.
@@ -95,41 +70,44 @@ impl Worker {
         let logs = self.dirs.logs.join(&c.name)?;
         self.agent.root.create_dir_all(&logs, 0o755)?;
         let side = ContainerSide { image, restarts, env, mounts, target: self.debugged(&c.name)? };
-        let config = cri_config::container(&self.agent.side, &self.pod, c, side)?;
-        let sandbox = cri_config::sandbox(&self.agent.side, &self.pod, attempt, &self.dirs.logs);
+        let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs);
         Ok((config, sandbox))
     }
 
     /// The running container whose processes an ephemeral container wants to see.
     fn debugged(&self, name: &str) -> Result<Option<String>, ConfigError> {
-        let mut all = self.pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
+        let mut all = self.state.pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
         let Some(target) = all.find(|e| e.name == name).and_then(|e| e.target_container_name.clone()).filter(|t| !t.is_empty()) else {
             return Ok(None);
         };
-        let found = self.observed.newest(&target).filter(|c| c.state == State::Running);
+        let found = self.state.observed.newest(&target).filter(|c| c.state == State::Running);
         match found {
             Some(found) => Ok(Some(found.id.clone())),
             None => Err(ConfigError::TargetNotRunning { container: target }),
         }
     }
 
-    /// Runs the postStart hook; a container whose hook fails is stopped, and restarts as any that
-    /// ended.
-    async fn post_start(&self, c: &Container, id: &str) {
-        let Some(handler) = c.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else {
-            return;
-        };
-        let target = self.target(c, id);
-        let ended = tokio::time::timeout(POST_START, probes::run_hook(handler, &target)).await;
-        let Err(error) = ended.unwrap_or(Err(ProbeError::NoEnd(POST_START))) else {
-            return;
-        };
-        let error = HookError::PostStart(error);
-        self.event(Some(&c.name), EventType::Warning, error.reason(), error.to_report_string());
-        let grace = Duration::from_secs(crate::pod::grace(&self.pod) as u64);
-        if let Err(error) = self.agent.cri.stop_container(id, grace).await {
-            tracing::warn!(container = id, error = %error.as_report(), "stopping a container after its hook failed did not work");
-        }
+    /// Begins the postStart hook of a container.
+    pub(super) fn post_start(&mut self, id: String, name: &str) -> Option<Event> {
+        let spec = self.state.spec_of(name)?;
+        let handler = spec.lifecycle.clone()?.post_start?;
+        let target = self.target(&spec, &id);
+        let (site, tell, name, of) = (self.site(), self.tell.clone(), name.to_owned(), id.clone());
+        let task = tokio::spawn(async move {
+            let ended = tokio::time::timeout(POST_START, probes::run_hook(&handler, &target)).await;
+            let outcome = match ended.unwrap_or(Err(ProbeError::NoEnd(POST_START))) {
+                Ok(()) => Outcome::Done,
+                Err(error) => {
+                    let error = HookError::PostStart(error);
+                    site.event(Some(&name), EventType::Warning, error.reason(), error.to_report_string());
+                    Outcome::Failed
+                }
+            };
+            let _ = tell.send(Note::Done(Event::PostStarted { id: of, outcome }));
+        });
+        self.hooks.insert(id, task.abort_handle());
+        None
     }
 
     async fn environment(&self, c: &Container) -> Result<env::Environment, ConfigError> {
@@ -137,17 +115,17 @@ impl Worker {
         if tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced()).await.is_err() {
             return Err(ConfigError::ServicesUnread);
         }
-        let sources = self.fetch(env::references(c)).await?;
-        let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
-        let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
+        let sources = self.site().fetch(env::references(c)).await?;
+        let ns = self.state.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let links = self.state.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
         let services = services::variables(&self.agent.services, ns, links);
         let facts = self.facts();
-        Ok(env::environment(&Input { pod: &self.pod, container: c, sources: &sources, services: &services, facts: &facts })?)
+        Ok(env::environment(&Input { pod: &self.state.pod, container: c, sources: &sources, services: &services, facts: &facts })?)
     }
 
     fn mounts(&self, c: &Container, restarts: u32, vars: &[(String, String)]) -> Result<Vec<v1::Mount>, ConfigError> {
         let os = self.agent.side.os;
-        let all = self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        let all = self.state.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         let mut out = Vec::new();
         for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
             let volume = all.clone().find(|v| v.name == m.name);
@@ -173,9 +151,9 @@ impl Worker {
             let path = kube_rules::container_path(os, path);
             out.iter().any(|m| m.container_path == path)
         };
-        let host_process = kube_rules::admission::is_host_process(&self.pod);
+        let host_process = kube_rules::admission::is_host_process(&self.state.pod);
         let hosts = if os.is_windows() { r"C:\Windows\System32\drivers\etc\hosts" } else { "/etc/hosts" };
-        if !is_host_network(&self.pod) && !host_process && !mounted(hosts, out) {
+        if !is_host_network(&self.state.pod) && !host_process && !mounted(hosts, out) {
             let file = self.write_hosts()?;
             out.push(cri_config::mount(os, hosts, &file, false));
         }
@@ -193,11 +171,11 @@ impl Worker {
     /// The pod's hosts file: itself and its aliases.
     fn write_hosts(&self) -> Result<PodPath, ConfigError> {
         let path = self.dirs.pod.join("etc-hosts")?;
-        let name = cri_config::hostname(&self.agent.side, &self.pod);
-        let spec = self.pod.spec.clone().unwrap_or_default();
+        let name = cri_config::hostname(&self.agent.side, &self.state.pod);
+        let spec = self.state.pod.spec.clone().unwrap_or_default();
         let mut text = String::from("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-        let ns = self.pod.metadata.namespace.as_deref().unwrap_or_default();
-        for ip in &self.pod_ips {
+        let ns = self.state.pod.metadata.namespace.as_deref().unwrap_or_default();
+        for ip in &self.state.pod_ips() {
             match spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
                 Some(sub) => {
                     let domain = &self.agent.side.cluster_domain;

@@ -1,0 +1,110 @@
+//! The actions of the pod machine, printable one by one.
+
+use std::fmt;
+
+use super::Health;
+
+/// What to do next, in order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Decide whether the node takes the pod.
+    Admit,
+    /// Look at what the runtime holds of the pod.
+    Observe,
+    /// Make the volumes ready.
+    MountVolumes,
+    /// Bring the content of mounted volumes up to date.
+    RefreshVolumes,
+    /// Make a sandbox; `attempt` counts from 0.
+    CreateSandbox { attempt: u32 },
+    /// Stop a sandbox and what is left in it.
+    StopSandbox { id: String },
+    /// Say why the network of the pod's sandbox does not work.
+    ReportNetwork { sandbox: String, problem: String },
+    /// Find or pull the image of a container.
+    EnsureImage { container: String },
+    /// Say that the next pull of a container's image waits.
+    BackOffPull { container: String },
+    /// Say that the next run of a container, which ended as `id`, waits.
+    BackOffRestart { container: String, id: String },
+    /// Create and start a container.
+    Start(Start),
+    /// Run the postStart hook of a container.
+    PostStart { id: String, container: String },
+    /// Begin to probe a container whose state is `health`.
+    Probe { id: String, container: String, health: Health },
+    /// Stop a container.
+    Kill(Kill),
+    /// Remove an old attempt.
+    Remove { id: String },
+    /// Unmount volumes of an ended pod, keeping its containers for their logs.
+    TearDownVolumes,
+    /// Remove containers, sandboxes, volumes and directories.
+    CleanUp,
+    /// Let the API forget the pod, after the status has arrived there.
+    DeleteFromApi,
+}
+
+/// A run of a container that is to begin.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Start {
+    pub container: String,
+    /// 0 is the first time.
+    pub restarts: u32,
+    /// The reference of its image.
+    pub image: String,
+    /// Id of the sandbox it runs in.
+    pub sandbox: String,
+    /// Which of the pod's sandboxes that is.
+    pub attempt: u32,
+}
+
+/// A container that is to end.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kill {
+    pub id: String,
+    pub container: String,
+    /// Seconds.
+    pub grace: i64,
+    pub why: Why,
+    /// A stop with a longer grace is under way, and runs the preStop hook.
+    pub again: bool,
+}
+
+/// Why a container is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    PodEnds,
+    SandboxGone,
+    Changed,
+    Unhealthy,
+    StartupFailed,
+    PostStartFailed,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Admit => f.write_str("admit"),
+            Action::Observe => f.write_str("observe"),
+            Action::MountVolumes => f.write_str("mount volumes"),
+            Action::RefreshVolumes => f.write_str("refresh volumes"),
+            Action::CreateSandbox { attempt } => write!(f, "create sandbox, attempt {attempt}"),
+            Action::StopSandbox { id } => write!(f, "stop sandbox {id}"),
+            Action::ReportNetwork { sandbox, problem } => write!(f, "report the network of sandbox {sandbox}: {problem}"),
+            Action::EnsureImage { container } => write!(f, "get image of {container}"),
+            Action::BackOffPull { container } => write!(f, "wait before pulling the image of {container} again"),
+            Action::BackOffRestart { container, id } => write!(f, "wait before restarting {container} ({id})"),
+            Action::Start(start) => write!(f, "start {}, restart {}", start.container, start.restarts),
+            Action::PostStart { id, container } => write!(f, "run postStart of {container} ({id})"),
+            Action::Probe { id, container, .. } => write!(f, "probe {container} ({id})"),
+            Action::Kill(Kill { id, container, grace, why, .. }) => {
+                write!(f, "stop {container} ({id}) within {grace} s: {why:?}")
+            }
+            Action::Remove { id } => write!(f, "remove container {id}"),
+            Action::TearDownVolumes => f.write_str("tear down volumes"),
+            Action::CleanUp => f.write_str("remove everything of the pod"),
+            Action::DeleteFromApi => f.write_str("delete from the API"),
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The reducer of the pod machine: an event changes the state, and the plan's actions begin.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container as Spec, Pod};
+use kube_rules::Refusal;
+
+use super::plan::{self, Step};
+use super::{
+    Action, Attempt, Container, Content, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Retry, SandboxWork,
+    Start, State, Stop, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
+};
+use crate::probes;
+
+/// Waits after failures: (first, longest).
+type Waits = (SignedDuration, SignedDuration);
+const VOLUME_WAITS: Waits = (SignedDuration::from_millis(500), SignedDuration::from_secs(122));
+const SANDBOX_WAITS: Waits = (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
+const PULL_WAITS: Waits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
+/// After a call to the runtime or to the API server failed.
+const CALL_RETRY: SignedDuration = SignedDuration::from_secs(1);
+
+/// How an action ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    Failed,
+}
+
+/// Why a container has no image or did not start.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failed {
+    pub reason: WaitingReason,
+    pub message: String,
+}
+
+/// What happened to a pod.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// The pod as the API has it now.
+    Pod(Arc<Pod>),
+    /// The API has it no more.
+    Gone,
+    /// The node as it is now.
+    Node(NodeInfo),
+    Admitted(Result<(), Refusal>),
+    /// Something at the runtime changed.
+    RuntimeChanged,
+    /// A look at the runtime that began at [`PodState::version`] `as_of`; None when it did not answer.
+    Observed {
+        as_of: u64,
+        seen: Option<Observed>,
+    },
+    /// A Secret or ConfigMap that the pod uses changed.
+    SourcesChanged,
+    /// Time to look again at what changes without an event.
+    Resync,
+    /// Time passed.
+    Tick,
+    VolumesMounted(Outcome),
+    VolumesRefreshed(Outcome),
+    SandboxCreated(Outcome),
+    SandboxStopped {
+        id: String,
+        outcome: Outcome,
+    },
+    /// The reference of a container's image.
+    Image {
+        container: String,
+        result: Result<String, Failed>,
+    },
+    /// The id of a container that runs now.
+    Started {
+        container: String,
+        result: Result<String, Failed>,
+    },
+    PostStarted {
+        id: String,
+        outcome: Outcome,
+    },
+    Probed {
+        id: String,
+        health: Health,
+    },
+    Killed {
+        id: String,
+        outcome: Outcome,
+    },
+    Removed {
+        id: String,
+        outcome: Outcome,
+    },
+    TornDown(Outcome),
+    CleanedUp(Outcome),
+    Deleted(Outcome),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    Open,
+    Asked,
+    Decided,
+}
+
+/// Everything the machine knows of one pod.
+#[derive(Clone, Debug)]
+pub(crate) struct PodState {
+    pub pod: Arc<Pod>,
+    /// The API does not know the pod any more.
+    pub gone: bool,
+    pub node: NodeInfo,
+    /// What the runtime held at the last look.
+    pub observed: Observed,
+    pub memory: Memory,
+    /// How long a container that could not be created or started waits.
+    failed_start: SignedDuration,
+    admission: Admission,
+    /// Counts what changes the runtime's objects.
+    version: u64,
+    /// `version` at the last look.
+    seen: Option<u64>,
+    observing: bool,
+    observe_at: Option<Timestamp>,
+    /// The last problem of a sandbox's network that was reported: (sandbox, reason).
+    reported: Option<(String, String)>,
+}
+
+/// Takes one event in: changes the state and returns what is to be done.
+pub(crate) fn on(event: Event, state: &mut PodState, now: Timestamp) -> Output {
+    let mut actions = state.absorb(event, now);
+    if state.admission != Admission::Decided {
+        if state.admission == Admission::Open {
+            state.admission = Admission::Asked;
+            actions.push(Action::Admit);
+        }
+        return Output { actions, status: None, wake: None, finished: false };
+    }
+    if state.seen != Some(state.version) {
+        let due = state.observe_at.is_none_or(|at| at <= now);
+        if !state.observing && due {
+            state.observing = true;
+            actions.push(Action::Observe);
+        }
+        return Output { actions, status: None, wake: state.observe_at.filter(|_| !due), finished: false };
+    }
+    actions.extend(state.probes());
+    let step = loop {
+        let mut step = state.plan(now);
+        step.actions.iter().for_each(|action| state.begin(action, now));
+        // A pull's back-off shows in the status.
+        let again = step.actions.iter().any(|a| matches!(a, Action::BackOffPull { .. }));
+        actions.append(&mut step.actions);
+        if !again {
+            break step;
+        }
+    };
+    Output { actions, status: Some(step.status), wake: step.wake, finished: state.gone && state.memory.cleaned }
+}
+
+impl PodState {
+    /// The state of a pod of which nothing is known but its object: for a new pod, and after the agent's start.
+    pub(crate) fn new(pod: Arc<Pod>, node: NodeInfo, failed_start: SignedDuration) -> Self {
+        PodState {
+            pod,
+            gone: false,
+            node,
+            observed: Observed::default(),
+            memory: Memory::default(),
+            failed_start,
+            admission: Admission::Open,
+            version: 0,
+            seen: None,
+            observing: false,
+            observe_at: None,
+            reported: None,
+        }
+    }
+
+    /// Counts what changed the runtime's objects: what a look that begins now is a look at.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether the pod's end was asked for.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.gone || is_deleted(&self.pod)
+    }
+
+    /// Addresses of the current sandbox.
+    pub(crate) fn pod_ips(&self) -> Vec<String> {
+        self.observed.sandboxes.first().map(|s| s.ips.clone()).unwrap_or_default()
+    }
+
+    /// A container of the pod, of whatever kind.
+    pub(crate) fn spec_of(&self, name: &str) -> Option<Spec> {
+        super::spec_of(&self.pod, name)
+    }
+
+    fn plan(&self, now: Timestamp) -> Step {
+        let ephemeral = super::ephemeral(&self.pod);
+        plan::step(&Input {
+            pod: &self.pod,
+            observed: &self.observed,
+            memory: &self.memory,
+            gone: self.gone,
+            ephemeral: &ephemeral,
+            now,
+            node: &self.node,
+        })
+    }
+
+    fn absorb(&mut self, event: Event, now: Timestamp) -> Vec<Action> {
+        let retry = |outcome| if outcome == Outcome::Done { Attempt::Done } else { Attempt::RetryAt(now + CALL_RETRY) };
+        match event {
+            Event::Pod(pod) => {
+                let (old, new) = (&self.pod.metadata, &pod.metadata);
+                if old.labels != new.labels || old.annotations != new.annotations {
+                    self.content_changed();
+                }
+                self.pod = pod;
+            }
+            Event::Gone => self.gone = true,
+            Event::Node(node) => self.node = node,
+            Event::Admitted(verdict) => {
+                self.admission = Admission::Decided;
+                self.memory.refused = verdict.err();
+            }
+            Event::RuntimeChanged => self.version += 1,
+            Event::Observed { as_of, seen } => return self.observed(as_of, seen, now),
+            Event::SourcesChanged => self.sources_changed(now),
+            Event::Resync => {
+                // Tokens age and downward values change without an event.
+                self.content_changed();
+                self.version += 1;
+            }
+            Event::Tick => {}
+            Event::VolumesMounted(outcome) => self.mounted(outcome, now),
+            Event::VolumesRefreshed(outcome) => self.refreshed(outcome, now),
+            Event::SandboxCreated(outcome) => self.sandbox_created(outcome, now),
+            Event::SandboxStopped { id, outcome } => {
+                self.memory.sandbox_stops.insert(id, retry(outcome));
+                self.version += 1;
+            }
+            Event::Image { container, result } => self.image(container, result, now),
+            Event::Started { container, result } => return self.started(container, result, now),
+            Event::PostStarted { id, outcome } => {
+                // A hook of a container that is stopped counts no more.
+                if self.memory.hooks.remove(&id).is_some() && outcome == Outcome::Failed {
+                    self.memory.hooks.insert(id, Hook::Failed);
+                }
+            }
+            Event::Probed { id, health } => {
+                if let Some(known) = self.memory.health.get_mut(&id) {
+                    *known = health;
+                }
+            }
+            Event::Killed { id, outcome } => {
+                if let Some(stop) = self.memory.stops.get_mut(&id) {
+                    stop.attempt = retry(outcome);
+                }
+                self.version += 1;
+            }
+            Event::Removed { id, outcome } => {
+                self.memory.removals.insert(id, retry(outcome));
+                self.version += 1;
+            }
+            Event::TornDown(outcome) => {
+                self.memory.volumes_down = outcome == Outcome::Done;
+                self.memory.ending = (outcome == Outcome::Failed).then_some(retry(outcome));
+            }
+            Event::CleanedUp(outcome) => {
+                self.memory.cleaned = outcome == Outcome::Done;
+                self.memory.ending = (outcome == Outcome::Failed).then_some(retry(outcome));
+                self.version += 1;
+            }
+            Event::Deleted(outcome) => {
+                self.gone |= outcome == Outcome::Done;
+                self.memory.ending = (outcome == Outcome::Failed).then_some(retry(outcome));
+            }
+        }
+        Vec::new()
+    }
+
+    fn content_changed(&mut self) {
+        match &mut self.memory.content {
+            Content::Refreshing { changed_again, .. } => *changed_again = true,
+            content => *content = Content::Stale { failed: None },
+        }
+    }
+
+    /// What failed for want of an object or of a key may succeed now.
+    fn sources_changed(&mut self, now: Timestamp) {
+        self.content_changed();
+        self.memory.failures.clear();
+        if let Volumes::Failed(retry) = &mut self.memory.volumes {
+            retry.at = now;
+        }
+    }
+
+    fn mounted(&mut self, outcome: Outcome, now: Timestamp) {
+        let before = match self.memory.volumes {
+            Volumes::Mounting(before) => before,
+            _ => None,
+        };
+        self.memory.volumes = match outcome {
+            Outcome::Done => Volumes::Ready,
+            Outcome::Failed => {
+                let retry = Retry::after(before, now, VOLUME_WAITS);
+                // What is mounted changed meanwhile.
+                let at = if self.memory.content == Content::Current { retry.at } else { now };
+                Volumes::Failed(Retry { at, ..retry })
+            }
+        };
+    }
+
+    fn refreshed(&mut self, outcome: Outcome, now: Timestamp) {
+        let Content::Refreshing { failed, changed_again } = self.memory.content else { return };
+        self.memory.content = match outcome {
+            _ if changed_again => Content::Stale { failed: None },
+            Outcome::Done => Content::Current,
+            Outcome::Failed => Content::Stale { failed: Some(Retry::after(failed, now, VOLUME_WAITS)) },
+        };
+    }
+
+    fn sandbox_created(&mut self, outcome: Outcome, now: Timestamp) {
+        let before = match self.memory.sandbox {
+            SandboxWork::Creating(before) => before,
+            _ => None,
+        };
+        self.memory.sandbox = match outcome {
+            Outcome::Done => SandboxWork::Idle,
+            Outcome::Failed => SandboxWork::Failed(Retry::after(before, now, SANDBOX_WAITS)),
+        };
+        // Images are looked at again: a new sandbox starts everything anew.
+        self.memory.images.retain(|_, s| matches!(s, ImageState::Getting(_)));
+        self.version += 1;
+    }
+
+    fn image(&mut self, container: String, result: Result<String, Failed>, now: Timestamp) {
+        let before = match self.memory.images.remove(&container) {
+            Some(ImageState::Getting(before)) => before.map(|f| f.retry),
+            _ => None,
+        };
+        let state = match result {
+            Ok(reference) => ImageState::Present(reference),
+            Err(Failed { reason, message }) => {
+                ImageState::Failed(Failure { reason, message, failed_at: now, retry: Retry::after(before, now, PULL_WAITS) })
+            }
+        };
+        self.memory.images.insert(container, state);
+    }
+
+    fn started(&mut self, container: String, result: Result<String, Failed>, now: Timestamp) -> Vec<Action> {
+        self.memory.starting.remove(&container);
+        self.version += 1;
+        let before = self.memory.failures.remove(&container).map(|f| f.retry);
+        match result {
+            Ok(id) => {
+                let spec = self.spec_of(&container);
+                if self.is_ending() || spec.and_then(|c| c.lifecycle?.post_start).is_none() {
+                    return Vec::new();
+                }
+                self.memory.hooks.insert(id.clone(), Hook::Running);
+                vec![Action::PostStart { id, container }]
+            }
+            Err(Failed { reason, message }) => {
+                let retry = Retry::after(before, now, (self.failed_start, self.failed_start));
+                self.memory.failures.insert(container, Failure { reason, message, failed_at: now, retry });
+                Vec::new()
+            }
+        }
+    }
+
+    fn observed(&mut self, as_of: u64, seen: Option<Observed>, now: Timestamp) -> Vec<Action> {
+        self.observing = false;
+        self.observe_at = seen.is_none().then(|| now + CALL_RETRY);
+        let Some(observed) = seen else { return Vec::new() };
+        self.seen = Some(as_of);
+        self.observed = observed;
+        self.prune(now);
+        let problem = self.observed.sandboxes.first().and_then(|s| Some((s.id.clone(), s.problem.clone()?)));
+        if problem == self.reported {
+            return Vec::new();
+        }
+        self.reported = problem.clone();
+        let told = problem.filter(|_| !self.is_ending());
+        told.map(|(sandbox, problem)| Action::ReportNetwork { sandbox, problem }).into_iter().collect()
+    }
+
+    /// Forgets what is known of objects that the runtime holds no more.
+    fn prune(&mut self, now: Timestamp) {
+        let (observed, memory) = (&self.observed, &mut self.memory);
+        let held: BTreeSet<&String> = observed.containers.iter().map(|c| &c.id).collect();
+        let runs = |id: &String| observed.containers.iter().any(|c| c.id == *id && c.state == State::Running);
+        memory.stops.retain(|id, _| held.contains(id));
+        memory.removals.retain(|id, _| held.contains(id));
+        memory.announced.retain(|id| held.contains(id));
+        memory.sandbox_stops.retain(|id, _| observed.sandboxes.iter().any(|s| s.id == *id));
+        memory.hooks.retain(|id, _| runs(id));
+        for (_, stop) in memory.stops.iter_mut().filter(|(id, stop)| runs(id) && stop.attempt == Attempt::Done) {
+            stop.attempt = Attempt::RetryAt(now + CALL_RETRY);
+        }
+        for attempt in memory.removals.values_mut().filter(|attempt| **attempt == Attempt::Done) {
+            *attempt = Attempt::RetryAt(now + CALL_RETRY);
+        }
+    }
+
+    /// Begins to probe containers that run, and forgets the others.
+    fn probes(&mut self) -> Vec<Action> {
+        let ending = self.is_ending();
+        let running: Vec<&Container> = self.observed.containers.iter().filter(|c| c.state == State::Running && !ending).collect();
+        self.memory.health.retain(|id, _| running.iter().any(|c| c.id == *id));
+        let Some(spec) = &self.pod.spec else { return Vec::new() };
+        let mut actions = Vec::new();
+        for run in running {
+            let known = self.memory.health.contains_key(&run.id);
+            let probed = containers(spec).map(|(_, c)| c).find(|c| c.name == run.name).filter(|c| probes::has_probes(c) && !known);
+            if let Some(c) = probed {
+                let health = probes::first_health(c, &run.id, status::old(&self.pod, &run.name));
+                self.memory.health.insert(run.id.clone(), health);
+                actions.push(Action::Probe { id: run.id.clone(), container: run.name.clone(), health });
+            }
+        }
+        actions
+    }
+
+    /// Notes that an action is under way.
+    fn begin(&mut self, action: &Action, now: Timestamp) {
+        match action {
+            Action::MountVolumes => {
+                let before = match self.memory.volumes {
+                    Volumes::Failed(retry) => Some(retry),
+                    _ => None,
+                };
+                self.memory.volumes = Volumes::Mounting(before);
+                self.memory.content = Content::Current;
+            }
+            Action::RefreshVolumes => {
+                let failed = match self.memory.content {
+                    Content::Stale { failed } => failed,
+                    _ => None,
+                };
+                self.memory.content = Content::Refreshing { failed, changed_again: false };
+            }
+            Action::CreateSandbox { .. } => {
+                let before = match self.memory.sandbox {
+                    SandboxWork::Failed(retry) => Some(retry),
+                    _ => None,
+                };
+                self.memory.sandbox = SandboxWork::Creating(before);
+            }
+            Action::StopSandbox { id } => drop(self.memory.sandbox_stops.insert(id.clone(), Attempt::UnderWay)),
+            Action::EnsureImage { container } => {
+                let before = match self.memory.images.remove(container) {
+                    Some(ImageState::Failed(failure)) => Some(failure),
+                    _ => None,
+                };
+                self.memory.images.insert(container.clone(), ImageState::Getting(before));
+            }
+            Action::BackOffPull { container } => self.back_off_pull(container),
+            Action::BackOffRestart { id, .. } => drop(self.memory.announced.insert(id.clone())),
+            Action::Start(start) => self.begin_start(start, now),
+            Action::Kill(Kill { id, grace, why, .. }) => {
+                self.memory.hooks.remove(id);
+                let why = self.memory.stops.get(id).map_or(*why, |s| s.why);
+                self.memory.stops.insert(id.clone(), Stop { grace: *grace, why, attempt: Attempt::UnderWay });
+            }
+            Action::Remove { id } => drop(self.memory.removals.insert(id.clone(), Attempt::UnderWay)),
+            Action::TearDownVolumes | Action::CleanUp | Action::DeleteFromApi => self.memory.ending = Some(Attempt::UnderWay),
+            Action::Admit | Action::Observe | Action::ReportNetwork { .. } | Action::PostStart { .. } | Action::Probe { .. } => {}
+        }
+    }
+
+    /// A failed pull becomes a back-off, with what failed in its message.
+    fn back_off_pull(&mut self, container: &str) {
+        let image = self.spec_of(container).and_then(|c| c.image).unwrap_or_default();
+        if let Some(ImageState::Failed(failure)) = self.memory.images.get_mut(container) {
+            failure.reason = WaitingReason::ImagePullBackOff;
+            failure.message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
+        }
+    }
+
+    /// Counts a restart into the back-off. The image was checked for this start; the next one checks again.
+    fn begin_start(&mut self, start: &Start, now: Timestamp) {
+        self.memory.starting.insert(start.container.clone());
+        self.memory.images.remove(&start.container);
+        let hash = self.spec_of(&start.container).map(|c| container_hash(&c)).unwrap_or_default();
+        if let Some(before) = self.observed.ended(&start.container, &self.memory) {
+            self.memory.restarts.tried(&format!("{}/{hash}", start.container), before.finished_at.unwrap_or(now), now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! The memory of the pod machine: work under way, failures, and when to try again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use kube_rules::Refusal;
+
+use super::{Backoffs, Why};
+
+/// What is known beside the pod and the runtime: work under way, failures and when to try again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    /// The node's refusal; final.
+    pub refused: Option<Refusal>,
+    pub volumes: Volumes,
+    /// The content of mounted volumes.
+    pub content: Content,
+    pub sandbox: SandboxWork,
+    /// By container name.
+    pub images: BTreeMap<String, ImageState>,
+    /// Names of containers that are being created and started.
+    pub starting: BTreeSet<String>,
+    /// postStart hooks that run or failed, by container id.
+    pub hooks: BTreeMap<String, Hook>,
+    /// Failed creates and starts, by container name.
+    pub failures: BTreeMap<String, Failure>,
+    /// Restart back-off, by container name and hash.
+    pub restarts: Backoffs,
+    /// Ids of ended containers whose back-off was announced.
+    pub announced: BTreeSet<String>,
+    /// Stops of containers, by id, until the runtime forgets the container.
+    pub stops: BTreeMap<String, Stop>,
+    /// Stops of sandboxes, by id.
+    pub sandbox_stops: BTreeMap<String, Attempt>,
+    /// Removals of old containers, by id.
+    pub removals: BTreeMap<String, Attempt>,
+    /// The current step of the pod's end: tearing down, cleaning up or deleting.
+    pub ending: Option<Attempt>,
+    /// Probe verdicts, by container id. A container without probes has none.
+    pub health: BTreeMap<String, Health>,
+    /// Runtime objects, volumes and directories are gone.
+    pub cleaned: bool,
+    /// Volumes were torn down after the pod ended.
+    pub volumes_down: bool,
+}
+
+/// The pod's volumes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Volumes {
+    #[default]
+    NotReady,
+    /// They are being mounted, after this failure.
+    Mounting(Option<Retry>),
+    Ready,
+    Failed(Retry),
+}
+
+/// The content of mounted volumes, which follows Secrets, ConfigMaps, tokens and the pod's metadata.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Content {
+    #[default]
+    Current,
+    /// It may have changed, at the latest when `failed` asks for it.
+    Stale { failed: Option<Retry> },
+    /// It is being written.
+    Refreshing { failed: Option<Retry>, changed_again: bool },
+}
+
+/// The making of the pod's sandbox.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum SandboxWork {
+    #[default]
+    Idle,
+    /// One is being made, after this failure.
+    Creating(Option<Retry>),
+    Failed(Retry),
+}
+
+/// When something that failed is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Retry {
+    pub at: Timestamp,
+    /// How often it failed in a row.
+    pub count: u32,
+}
+
+/// Work that is repeated until it succeeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    UnderWay,
+    RetryAt(Timestamp),
+    Done,
+}
+
+/// A stop of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stop {
+    /// Seconds; the shortest that was asked for.
+    pub grace: i64,
+    pub why: Why,
+    pub attempt: Attempt,
+}
+
+/// A postStart hook that did not succeed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hook {
+    Running,
+    Failed,
+}
+
+/// Why a container waits, as its status says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitingReason {
+    ContainerCreating,
+    PodInitializing,
+    CrashLoopBackOff,
+    ErrImagePull,
+    ImagePullBackOff,
+    ErrImageNeverPull,
+    InvalidImageName,
+    ImageInspectError,
+    CreateContainerConfigError,
+    CreateContainerError,
+    RunContainerError,
+}
+
+impl fmt::Display for WaitingReason {
+    /// Upstream's reasons are the names of the variants.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// The failure of a container's image or start, as the status shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    pub reason: WaitingReason,
+    pub message: String,
+    pub failed_at: Timestamp,
+    pub retry: Retry,
+}
+
+/// Where a container's image is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ImageState {
+    /// It is looked for and pulled, after this failure.
+    Getting(Option<Failure>),
+    /// Ready to be used once: the reference to create the container from.
+    Present(String),
+    Failed(Failure),
+}
+
+/// What probes say about a running container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Health {
+    pub started: bool,
+    pub ready: bool,
+    pub alive: bool,
+}
+
+impl Retry {
+    /// The retry after `before` (if any): after `first` doubling to `max`.
+    pub(crate) fn after(before: Option<Retry>, now: Timestamp, (first, max): (SignedDuration, SignedDuration)) -> Retry {
+        let count = before.map_or(0, |r| r.count) + 1;
+        let delay = ::backoff::exponential(first.unsigned_abs(), max.unsigned_abs(), count - 1);
+        Retry { at: now + delay, count }
+    }
+}

@@ -1,0 +1,63 @@
+//! What work on a pod shares: the node's parts, the pod, its events and the objects it names.
+
+use std::sync::Arc;
+
+use cluster::EventType;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+
+use crate::agent::Agent;
+use crate::sources::{Fetched, Kind, SourceError};
+
+#[derive(Clone)]
+pub(super) struct Site {
+    pub agent: Arc<Agent>,
+    pub pod: Arc<Pod>,
+    pub uid: String,
+}
+
+impl Site {
+    /// Reads the objects that are named, watching them from now on.
+    pub(super) async fn fetch(&self, wanted: Vec<(Kind, String)>) -> Result<Fetched, SourceError> {
+        let ns = self.pod.metadata.namespace.clone().unwrap_or_default();
+        let mut out = Fetched::new();
+        for (kind, name) in wanted {
+            if out.contains_key(&(kind, name.clone())) {
+                continue;
+            }
+            let data = self.agent.sources.get(&self.uid, kind, &ns, &name).await?;
+            out.insert((kind, name), data);
+        }
+        Ok(out)
+    }
+
+    /// The pod or one of its containers, as events name it.
+    fn reference(&self, container: Option<&str>) -> ObjectReference {
+        let m = &self.pod.metadata;
+        let field = container.map(|name| {
+            let spec = self.pod.spec.as_ref();
+            let init = spec.is_some_and(|s| s.init_containers.iter().flatten().any(|c| c.name == name));
+            let ephemeral = spec.is_some_and(|s| s.ephemeral_containers.iter().flatten().any(|c| c.name == name));
+            let list = match (init, ephemeral) {
+                (true, _) => "initContainers",
+                (_, true) => "ephemeralContainers",
+                _ => "containers",
+            };
+            format!("spec.{list}{{{name}}}")
+        });
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            name: m.name.clone(),
+            namespace: m.namespace.clone(),
+            uid: m.uid.clone(),
+            resource_version: m.resource_version.clone(),
+            field_path: field,
+        }
+    }
+
+    /// Writes an event about the pod or one of its containers.
+    pub(super) fn event(&self, container: Option<&str>, type_: EventType, reason: &str, message: impl Into<String>) {
+        let about = self.reference(container);
+        self.agent.recorder.event(&about, type_, reason, None, message);
+    }
+}
