@@ -26,6 +26,7 @@ mod sessions;
 mod start_spec;
 mod stats;
 mod status;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -72,7 +73,7 @@ pub(crate) struct Runtime {
     notices: mpsc::UnboundedSender<Notice>,
     /// Counts changes, so that operations can wait for a container's end.
     changes: watch::Sender<u64>,
-    samples: Mutex<stats::Samples>,
+    counters: Mutex<stats::Counters>,
     /// Images that are being pulled, by the names that they were asked for.
     pulls: Mutex<image_service::Pulls>,
     /// Tasks that end with the runtime.
@@ -134,7 +135,7 @@ impl Runtime {
             events: broadcast::Sender::new(EVENTS),
             notices,
             changes: watch::Sender::new(0),
-            samples: Mutex::default(),
+            counters: Mutex::default(),
             pulls: Mutex::default(),
             tasks: Mutex::default(),
         });

@@ -43,7 +43,7 @@ pub(crate) use launch::start;
 pub(crate) use limits::Limits;
 pub use log::LogWriter;
 pub(crate) use seccomp::{Profile, Seccomp};
-pub(crate) use serve::processes;
+pub(crate) use serve::children;
 pub use spec::HostDirs;
 pub(crate) use spec::{MountSource, MountSpec, Pids, Program, Propagation, RootSpec, Security, ShimSpec, StartSpec, WineRoot};
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
             ("streams_terminals_and_pid_namespaces_are_as_asked", |dir| Box::pin(streams(dir))),
             ("second_programs_run_as_the_container_does", |dir| Box::pin(cases::exec::sync(dir))),
             ("second_programs_are_killed_in_time_and_end_with_their_container", |dir| Box::pin(cases::exec::ends(dir))),
+            ("second_programs_count_as_their_containers", |dir| Box::pin(cases::exec::usage(dir))),
             ("sessions_hand_streams_and_terminals_over", |dir| Box::pin(cases::exec::sessions(dir))),
             ("clients_attach_to_running_containers", |dir| Box::pin(cases::exec::attach(dir))),
             ("a_program_whose_file_is_gone_starts_pods", |dir| Box::pin(cases::confinement::replaced(dir))),

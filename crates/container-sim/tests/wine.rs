@@ -286,6 +286,17 @@ async fn stand_in(dir: PathBuf) {
     assert!(code == 0 && text.contains("10.0.20348"), "{code} {text}");
     assert!(get("/mine.txt").contains("mine"), "the same drive C");
     until_async("Wine ends with its last program", async || processes("wineserver").is_empty()).await;
+    // What it computes is the container's.
+    let nanos = async || {
+        let stats = node.client.container_stats(v1::ContainerStatsRequest { container_id: id.clone() }).await.unwrap();
+        stats.cpu.unwrap().usage_core_nano_seconds.unwrap().value
+    };
+    let before = nanos().await;
+    let endless = words(&["cmd", "/c", "for /l %i in (1,0,2) do @rem"]);
+    tokio::select! {
+        answer = node.client.exec_sync(&id, &endless, LIMIT) => panic!("it ended: {answer:?}"),
+        () = async { until_async("a second of computing", async || nanos().await >= before + 1_000_000_000).await } => {}
+    }
     node.remove(&pod).await;
 }
 

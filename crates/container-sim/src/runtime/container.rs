@@ -230,9 +230,7 @@ impl Runtime {
     fn apply_limits(&self, record: &mut ContainerRecord) -> anyhow::Result<()> {
         let amounts = self.system.amounts(&record.config, self.config.processors);
         let (limits, holders) = limits::set(&self.cgroups, self.system, &record.id, amounts)?;
-        if let (Some(started), true) = (&record.started, record.is_running()) {
-            limits::bind(&limits, &crate::shim::processes(started.pid));
-        }
+        limits::bind(&limits, &self.pids(record));
         record.holders = holders;
         let path = self.records.container_dir(&record.sandbox, &record.id).join("start.json");
         let spec: StartSpec = read_json(&path)?;

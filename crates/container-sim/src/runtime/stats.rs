@@ -1,4 +1,4 @@
-//! Resource usage of containers, read from `/proc`: ordinary users have no cgroups to read.
+//! Resource usage of containers and sandboxes, as CRI reports it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,81 +7,46 @@ use k8s_cri::v1;
 
 use super::filter::{by_prefix, selected};
 use super::record::ContainerRecord;
+use super::usage::{self, Counter, Process};
 use super::{Runtime, Sandbox};
-use crate::shim::{now, processes};
+use crate::shim::now;
 
-/// The last reading of each container's processor time, for rates.
-pub(super) type Samples = HashMap<String, (i64, u64)>;
-
-/// Usage of a process and all its descendants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Usage {
-    cpu_nanos: u64,
-    resident: u64,
-    private: u64,
-    faults: u64,
-    major_faults: u64,
-    processes: u64,
-}
-
-impl Usage {
-    fn of(pid: i32) -> Self {
-        let mut total = Self::default();
-        for pid in processes(pid) {
-            total.add(Path::new(&format!("/proc/{pid}")));
-        }
-        total
-    }
-
-    fn add(&mut self, proc: &Path) -> Option<()> {
-        let stat = std::fs::read_to_string(proc.join("stat")).ok()?;
-        let status = std::fs::read_to_string(proc.join("status")).unwrap_or_default();
-        // The name may hold anything, so fields are counted behind its closing parenthesis: field 3 is at 0.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        // Ticks are 1/100 s on every Linux. Own time, and that of children that ended.
-        self.cpu_nanos += (number(11) + number(12) + number(13) + number(14)) * 10_000_000;
-        self.faults += number(7);
-        self.major_faults += number(9);
-        let kib = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
-        };
-        self.resident += kib("VmRSS:");
-        self.private += kib("RssAnon:") + kib("RssShmem:");
-        self.processes += 1;
-        Some(())
-    }
-}
+/// The counters of containers by id.
+pub(super) type Counters = HashMap<String, Counter>;
 
 fn value(value: u64) -> Option<v1::UInt64Value> {
     Some(v1::UInt64Value { value })
 }
 
 impl Runtime {
-    fn usage(&self, record: &ContainerRecord) -> Usage {
+    /// What runs in a container now.
+    fn processes(&self, record: &ContainerRecord) -> Vec<Process> {
         match (&record.started, record.is_running()) {
-            (Some(started), true) => Usage::of(started.pid),
-            _ => Usage::default(),
+            (Some(started), true) => usage::processes(self.shim_pid(&record.sandbox), started.pid),
+            _ => Vec::new(),
         }
     }
 
-    /// Processor use since the reading before, in billionths of a core.
-    fn rate(&self, id: &str, at: i64, cpu_nanos: u64) -> u64 {
-        let mut samples = self.samples.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let last = samples.insert(id.to_owned(), (at, cpu_nanos));
-        match last {
-            Some((then, before)) if at > then => {
-                let nanos = u128::from(cpu_nanos.saturating_sub(before)) * 1_000_000_000 / u128::from(at.abs_diff(then));
-                u64::try_from(nanos).unwrap_or(0)
-            }
-            _ => 0,
-        }
+    fn shim_pid(&self, sandbox: &str) -> i32 {
+        self.state().sandboxes.get(sandbox).map_or(0, |sandbox| sandbox.record.shim_pid)
+    }
+
+    /// The processes that run in a container, for what has to reach each of them.
+    pub(super) fn pids(&self, record: &ContainerRecord) -> Vec<i32> {
+        self.processes(record).iter().map(|process| process.pid).collect()
+    }
+
+    fn count(&self, id: &str, at: i64, processes: &[Process]) -> usage::Reading {
+        let mut counters = self.counters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counters.entry(id.to_owned()).or_default().read(at, processes)
     }
 
     pub(super) fn stats(&self, record: &ContainerRecord) -> v1::ContainerStats {
         let timestamp = now();
-        let usage = self.usage(record);
+        let processes = self.processes(record);
+        let cpu = self.count(&record.id, timestamp, &processes);
+        let sum = |of: fn(&Process) -> u64| processes.iter().map(of).sum::<u64>();
+        let private = sum(|process| process.private);
         let attributes = v1::ContainerAttributes {
             id: record.id.clone(),
             metadata: record.config.metadata.clone(),
@@ -95,19 +60,15 @@ impl Runtime {
         let (bytes, files) = tree_size(&layer);
         v1::ContainerStats {
             attributes: Some(attributes),
-            cpu: Some(v1::CpuUsage {
-                timestamp,
-                usage_core_nano_seconds: value(usage.cpu_nanos),
-                usage_nano_cores: value(self.rate(&record.id, timestamp, usage.cpu_nanos)),
-            }),
+            cpu: Some(v1::CpuUsage { timestamp, usage_core_nano_seconds: value(cpu.total_nanos), usage_nano_cores: value(cpu.nano_cores) }),
             memory: Some(v1::MemoryUsage {
                 timestamp,
-                working_set_bytes: value(usage.private),
-                available_bytes: limit.and_then(|limit| value(limit.saturating_sub(usage.private))),
-                usage_bytes: value(usage.private),
-                rss_bytes: value(usage.resident),
-                page_faults: value(usage.faults),
-                major_page_faults: value(usage.major_faults),
+                working_set_bytes: value(private),
+                available_bytes: limit.and_then(|limit| value(limit.saturating_sub(private))),
+                usage_bytes: value(private),
+                rss_bytes: value(sum(|process| process.resident)),
+                page_faults: value(sum(|process| process.faults)),
+                major_page_faults: value(sum(|process| process.major_faults)),
             }),
             writable_layer: Some(v1::FilesystemUsage {
                 timestamp,
@@ -130,14 +91,14 @@ impl Runtime {
             };
             state.containers.values().filter(matches).cloned().collect()
         };
-        self.forget_samples();
+        self.forget_counters();
         selected.iter().map(|record| self.stats(record)).collect()
     }
 
-    fn forget_samples(&self) {
+    fn forget_counters(&self) {
         let state = self.state();
-        let mut samples = self.samples.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        samples.retain(|id, _| state.containers.contains_key(id));
+        let mut counters = self.counters.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counters.retain(|id, _| state.containers.contains_key(id));
     }
 
     pub(super) fn sandbox_stats(&self, id: &str) -> Option<v1::PodSandboxStats> {
@@ -150,7 +111,7 @@ impl Runtime {
         let stats: Vec<v1::ContainerStats> = containers.iter().map(|record| self.stats(record)).collect();
         let timestamp = now();
         let interfaces = interfaces(&std::fs::read_to_string(format!("/proc/{shim_pid}/net/dev")).unwrap_or_default());
-        let processes = containers.iter().map(|record| self.usage(record).processes).sum();
+        let processes = containers.iter().map(|record| self.processes(record).len() as u64).sum();
         let mut answer = v1::PodSandboxStats { attributes: Some(attributes), ..Default::default() };
         self.system.report(&mut answer, SandboxUsage { timestamp, containers: stats, interfaces, processes });
         Some(answer)
@@ -307,14 +268,6 @@ fn tree_size(dir: &Path) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn usage_of_this_process_is_read() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        let usage = Usage::of(pid);
-        assert!(usage.resident > 1 << 20 && usage.private > 0 && usage.processes >= 1, "{usage:?}");
-        assert_eq!(Usage::of(0), Usage::default());
-    }
 
     #[test]
     fn interfaces_are_read_in_order() {

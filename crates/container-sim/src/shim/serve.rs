@@ -18,7 +18,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use thiserror_ext::AsReport as _;
 
-pub(crate) use memory::processes;
+pub(crate) use memory::children;
 
 use super::connection::{Connection, Gone, Purpose};
 use super::log::LogWriter;

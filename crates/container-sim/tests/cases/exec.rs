@@ -97,6 +97,30 @@ pub async fn ends(dir: PathBuf) {
     node.remove(&pod).await;
 }
 
+/// What runs in a container counts as its own, whoever started it, and stays counted; beside it, where processes are shared, nothing does.
+pub async fn usage(dir: PathBuf) {
+    let (node, pod) = node_with_pod(&dir, "usage").await;
+    let namespaces = v1::NamespaceOption { pid: v1::NamespaceMode::Pod as i32, ..Default::default() };
+    let security = v1::LinuxContainerSecurityContext { namespace_options: Some(namespaces), ..Default::default() };
+    let linux = Some(v1::LinuxContainerConfig { security_context: Some(security), resources: None });
+    let idle = |name: &str| v1::ContainerConfig { linux: linux.clone(), ..container(name, "demo:1", &["/bin/sleep", "1000"]) };
+    let (busy, beside) = (node.start(&pod, idle("busy")).await, node.start(&pod, idle("beside")).await);
+    let nanos = async |id: &str| {
+        let stats = node.client.container_stats(v1::ContainerStatsRequest { container_id: id.to_owned() }).await.unwrap();
+        stats.cpu.unwrap().usage_core_nano_seconds.unwrap().value
+    };
+    // The program ends at once, and what it leaves behind has another parent then: the first process of the pod.
+    let answer = node.client.exec_sync(&busy, &script("(while :; do :; done) > /dev/null 2>&1 & echo $! > /pid"), LIMIT).await.unwrap();
+    assert_eq!(answer.exit_code, 0);
+    until_async("half a second of computing", async || nanos(&busy).await >= 500_000_000).await;
+    assert!(nanos(&beside).await < 200_000_000, "the other container does nothing");
+    let before = nanos(&busy).await;
+    node.client.exec_sync(&busy, &script("kill -9 $(cat /pid)"), LIMIT).await.unwrap();
+    until_async("its end", async || node.client.exec_sync(&busy, &script("kill -0 $(cat /pid)"), LIMIT).await.unwrap().exit_code != 0).await;
+    assert!(nanos(&busy).await >= before, "processor time never falls");
+    node.remove(&pod).await;
+}
+
 /// A session on the shim's socket.
 struct Session {
     socket: UnixStream,

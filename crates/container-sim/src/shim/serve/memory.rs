@@ -138,14 +138,20 @@ impl Process {
 }
 
 /// A process and all its descendants.
-pub(crate) fn processes(pid: i32) -> Vec<i32> {
+fn processes(pid: i32) -> Vec<i32> {
     let (mut found, mut open) = (Vec::new(), vec![pid]);
     while let Some(pid) = open.pop().filter(|pid| *pid > 0) {
         found.push(pid);
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        open.extend(children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+        open.extend(children(pid));
     }
     found
+}
+
+/// The children of all threads of a process.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let text: String = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok()).collect();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 #[cfg(test)]
