@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use kube_schema::manager::{FieldManager, one_version};
+use kube_schema::manager::{FieldManager, ResetFields, one_version};
 use kube_schema::schema::Schema;
 use kube_schema::set::FieldSet;
 use kube_schema::{facts, strategic};
@@ -38,7 +38,7 @@ fuzz_target!(|text: &str| {
         members.insert("apiVersion".into(), "x/v1".into());
         members.insert("kind".into(), "Y".into());
     }
-    let reset = |_: &str| FieldSet::default();
+    let reset = |_: &str| ResetFields::These(FieldSet::default());
     for of in [schema.find("Root").expect("it is defined"), schema.type_at(Schema::DEDUCED)] {
         let (api_version, kind, now) = ("x/v1", "Y", jiff::Timestamp::UNIX_EPOCH);
         let fields = FieldManager { of, api_version, kind, subresource: "", reset: &reset, convert: &one_version, now };

@@ -67,14 +67,16 @@ impl Side {
 /// What counts beside the sums of the containers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Overhead counts, and what the node has allocated while a resize is under way.
-    pub(crate) scheduled: bool,
+    /// What the node has allocated while a resize is under way.
+    pub(crate) statuses: bool,
+    /// The pod's overhead, and huge pages at pod level.
+    pub(crate) overhead: bool,
 }
 
 /// Upstream: `PodRequests` and `PodLimits`.
 pub(crate) fn of_pod(pod: &Value, side: Side, options: Options) -> Amounts {
     let spec = &pod["spec"];
-    let statuses = if options.scheduled { statuses(pod) } else { BTreeMap::new() };
+    let statuses = if options.statuses { statuses(pod) } else { BTreeMap::new() };
     let infeasible = is_resize_infeasible(pod);
     let effective = |container: &Value| {
         let own = side.of(container);
@@ -102,9 +104,9 @@ pub(crate) fn of_pod(pod: &Value, side: Side, options: Options) -> Amounts {
     }
     raise(&mut total, &init);
     // LimitRanger knows no huge pages at pod level.
-    let pod_level = |name: &str| matches!(name, "cpu" | "memory") || (options.scheduled && name.starts_with("hugepages-"));
+    let pod_level = |name: &str| matches!(name, "cpu" | "memory") || (options.overhead && name.starts_with("hugepages-"));
     total.extend(mask(&amounts(spec, &["resources", side.member()]), pod_level));
-    if options.scheduled {
+    if options.overhead {
         let overhead = amounts(spec, &["overhead"]);
         match side {
             Side::Requests => add(&mut total, &overhead),

@@ -1,4 +1,4 @@
-//! Admission plug-ins of the API server as pure rules behind small traits: Pod Security, LimitRanger, ResourceQuota, webhooks, policies.
+//! Admission plug-ins of the API server as pure rules behind small traits: Pod Security, PodResizeValidator, LimitRanger, ResourceQuota, webhooks, policies.
 //!
 //! A plug-in sees a request as [`Attributes`], refuses it with a [`Refusal`], and leaves warnings and audit annotations in [`Notes`]. What it
 //! needs of the cluster comes through a trait of its module. Nothing here knows of HTTP or of the store.
@@ -10,6 +10,7 @@ pub mod json_patch;
 pub mod limit_ranger;
 pub mod matching;
 pub mod names;
+pub mod pod_resize;
 pub mod pod_security;
 pub mod policy;
 pub mod quota;

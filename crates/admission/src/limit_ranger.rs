@@ -100,7 +100,7 @@ fn pod_errors(range: &Value, pod: &Value, errors: &mut Vec<String>) {
                 }
             }
             "Pod" => {
-                let of = |side| of_pod(pod, side, Options { scheduled: false });
+                let of = |side| of_pod(pod, side, Options { statuses: false, overhead: false });
                 Bounds { kind: "Pod", requests: of(Side::Requests), limits: of(Side::Limits) }.check(limit, errors);
             }
             _ => {}

@@ -7,7 +7,7 @@ use crate::object;
 use crate::schema::tree;
 use crate::status::ApiError;
 use kube_schema::managed;
-use kube_schema::manager::{ApplyError, FieldManager};
+use kube_schema::manager::{ApplyError, FieldManager, ResetFields};
 use kube_schema::openapi;
 use kube_schema::schema::{Schema as Tree, Type};
 use kube_schema::set::FieldSet;
@@ -36,15 +36,26 @@ fn stored_type(kind: &Kind) -> Type<'_> {
     type_of(stored.map_or(kind, |stored| stored))
 }
 
-/// The fields that a write of this part cannot change, and so does not own (upstream's `GetResetFields`).
-fn reset(kind: &Kind, part: Part) -> FieldSet {
-    match part {
+/// What a write of `pods/ephemeralcontainers` and `pods/resize` can change.
+const EPHEMERAL: &[&[&str]] = &[&["spec", "ephemeralContainers"]];
+const RESIZE: &[&[&str]] = &[
+    &["spec", "containers", "*", "resources"],
+    &["spec", "containers", "*", "resizePolicy"],
+    &["spec", "initContainers", "*", "resources"],
+    &["spec", "initContainers", "*", "resizePolicy"],
+];
+
+/// The fields that a write of this part cannot change, and so does not own (upstream's `GetResetFields`, `GetResetFieldsFilter`).
+fn reset(kind: &Kind, part: Part) -> ResetFields {
+    ResetFields::These(match part {
         Part::Status if kind.strategy.metadata_with_status => FieldSet::of_names(&[&["spec"]]),
         Part::Status => FieldSet::of_names(&[&["spec"], &["metadata"]]),
         Part::Other("approval") => FieldSet::of_names(&[&["spec"], &["status", "certificate"]]),
+        Part::Other("ephemeralcontainers") => return ResetFields::AllBut(EPHEMERAL),
+        Part::Other("resize") => return ResetFields::AllBut(RESIZE),
         Part::Main | Part::Scale | Part::Other(_) if kind.has_status() => FieldSet::of_names(&[&["status"]]),
         _ => FieldSet::default(),
-    }
+    })
 }
 
 /// Objects in the other versions in which fields of theirs are owned. Field management is pure: what it lacks fails and is noted, is converted
@@ -234,7 +245,7 @@ pub fn apply_scale(writer: &FieldWriter, live: &Value, config: &Value, force: bo
         api_version: "autoscaling/v1",
         kind: "Scale",
         subresource: &writer.subresource,
-        reset: &|_| FieldSet::of_names(&[&["status"]]),
+        reset: &|_| ResetFields::These(FieldSet::of_names(&[&["status"]])),
         convert: &kube_schema::manager::one_version,
         now: writer.now,
     };

@@ -6,7 +6,7 @@ use crate::managed::{Managed, ManagerId, Operation, Owned};
 use crate::schema::Type;
 use crate::set::FieldSet;
 use crate::typed::Duplicates;
-pub use crate::update::{Convert, Reset};
+pub use crate::update::{Convert, Reset, ResetFields};
 use crate::update::{UpdateError, Updater, Versioned};
 use jiff::Timestamp;
 use serde_json::{Value, json};

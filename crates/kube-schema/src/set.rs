@@ -147,6 +147,21 @@ impl FieldSet {
         })
     }
 
+    /// The members on these paths of field names, of which `*` is any step, and all that is below the paths' ends.
+    pub(crate) fn on_paths(&self, paths: &[&[&str]]) -> FieldSet {
+        let entries = self.entries.iter().filter_map(|entry| {
+            let fits = |step: &str| step == "*" || matches!(&entry.element, PathElement::Field(name) if **name == *step);
+            let rest: Vec<&[&str]> =
+                paths.iter().filter_map(|path| path.split_first()).filter(|(step, _)| fits(step)).map(|(_, rest)| rest).collect();
+            if rest.is_empty() {
+                return None;
+            }
+            let below = if rest.iter().any(|rest| rest.is_empty()) { entry.below.clone() } else { entry.below.on_paths(&rest) };
+            Entry::of(entry, entry.member, below)
+        });
+        FieldSet { entries: entries.collect() }
+    }
+
     /// The set with the parents that are fields of structs: with `a.b.c`, also `a`, but not `a.b` when `a` is a map.
     pub(crate) fn with_named_fields(&self, schema: &Schema, at: Option<TypeRef>) -> FieldSet {
         let node = at.map(|at| schema.node(at));

@@ -14,7 +14,27 @@ use std::collections::BTreeMap;
 pub type Convert<'a, 'f> = dyn Fn(&Value, &str) -> Result<Option<(Type<'a>, Value)>, String> + 'f;
 
 /// The fields that writes never own, by version.
-pub type Reset<'f> = dyn Fn(&str) -> FieldSet + 'f;
+pub type Reset<'f> = dyn Fn(&str) -> ResetFields + 'f;
+
+/// The fields that a write of a part cannot change, and so does not own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResetFields {
+    /// These, and what is below them.
+    These(FieldSet),
+    /// All but what lies on these paths of field names and below them; `*` is any step.
+    AllBut(&'static [&'static [&'static str]]),
+}
+
+impl ResetFields {
+    /// What a writer may own of a set.
+    pub(crate) fn keep(&self, set: FieldSet) -> FieldSet {
+        match self {
+            ResetFields::These(reset) if reset.is_empty() => set,
+            ResetFields::These(reset) => set.recursive_difference(reset),
+            ResetFields::AllBut(paths) => set.on_paths(paths),
+        }
+    }
+}
 
 pub(crate) type Managers = BTreeMap<ManagerId, Owned>;
 
@@ -84,13 +104,13 @@ impl<'a> Updater<'a, '_> {
         writer: &ManagerId,
         force: bool,
     ) -> Result<(Managers, Comparison), UpdateError> {
-        let own = old.of.compare(&old.value, &new.value).without(&(self.reset)(new.version));
+        let own = old.of.compare(&old.value, &new.value).kept_by(&(self.reset)(new.version));
         let mut versions: BTreeMap<String, Option<Comparison>> = BTreeMap::from([(new.version.to_string(), Some(own))]);
         let mut conflicts = Vec::new();
         for (id, owned) in managers.iter_mut().filter(|(id, _)| *id != writer) {
             if !versions.contains_key(&owned.api_version) {
                 let compared = match (self.at(old, &owned.api_version)?, self.at(new, &owned.api_version)?) {
-                    (Some(old), Some(new)) => Some(old.of.compare(&old.value, &new.value).without(&(self.reset)(&owned.api_version))),
+                    (Some(old), Some(new)) => Some(old.of.compare(&old.value, &new.value).kept_by(&(self.reset)(&owned.api_version))),
                     _ => None,
                 };
                 versions.insert(owned.api_version.clone(), compared);
@@ -118,7 +138,7 @@ impl<'a> Updater<'a, '_> {
         let (mut managers, compared) = self.take(live, new, managers, writer, true)?;
         let before = managers.remove(writer).map(|owned| owned.set).unwrap_or_default();
         let set = before.difference(&compared.removed).union(&compared.modified).union(&compared.added);
-        let set = set.recursive_difference(&(self.reset)(new.version));
+        let set = (self.reset)(new.version).keep(set);
         if !set.is_empty() {
             managers.insert(writer.clone(), Owned { set, api_version: new.version.into(), applied: false });
         }
@@ -136,7 +156,7 @@ impl<'a> Updater<'a, '_> {
     ) -> Result<(Option<Value>, Managers), UpdateError> {
         let mut managers = self.reconciled(live, managers)?;
         let merged = Versioned { value: Cow::Owned(live.of.merge(&live.value, &config.value)), ..live.clone() };
-        let set = config.of.field_set(&config.value).recursive_difference(&(self.reset)(config.version));
+        let set = (self.reset)(config.version).keep(config.of.field_set(&config.value));
         let last = managers.insert(applier.clone(), Owned { set, api_version: config.version.into(), applied: true });
         let last = last.filter(|last| !last.set.is_empty());
         let new = match &last {

@@ -4,7 +4,7 @@ mod common;
 
 use common::builtin;
 use kube_schema::managed::keep_times;
-use kube_schema::manager::{ApplyError, FieldManager, manager_name, one_version};
+use kube_schema::manager::{ApplyError, FieldManager, ResetFields, manager_name, one_version};
 use kube_schema::openapi;
 use kube_schema::scale;
 use kube_schema::schema::{Schema, Type};
@@ -28,9 +28,11 @@ impl Tracked {
     }
 
     fn with<T>(&self, run: impl FnOnce(&FieldManager<'_, '_>) -> T) -> T {
-        let reset = |_: &str| match self.subresource {
-            "status" => FieldSet::of_names(&[&["spec"], &["metadata", "labels"]]),
-            _ => FieldSet::of_names(&[&["status"]]),
+        let reset = |_: &str| {
+            ResetFields::These(match self.subresource {
+                "status" => FieldSet::of_names(&[&["spec"], &["metadata", "labels"]]),
+                _ => FieldSet::of_names(&[&["status"]]),
+            })
         };
         run(&FieldManager {
             of: builtin().find(self.name).unwrap(),
@@ -447,7 +449,7 @@ fn owners_of_several_versions_meet_by_conversion() {
     };
     let (first, second) = (version("number"), version("count"));
     let (v1, v2) = (first.find(openapi::ROOT).unwrap(), second.find(openapi::ROOT).unwrap());
-    let reset = |_: &str| FieldSet::default();
+    let reset = |_: &str| ResetFields::These(FieldSet::default());
     let convert = convert(v1, v2);
     let manager = |version: &'static str| FieldManager {
         of: if version == "x/v1" { v1 } else { v2 },
@@ -479,7 +481,7 @@ fn sets_follow_a_schema_that_became_atomic() {
     };
     let set = version(json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}));
     let atomic = version(json!({"type": "array", "x-kubernetes-list-type": "atomic", "items": {"type": "string"}}));
-    let reset = |_: &str| FieldSet::default();
+    let reset = |_: &str| ResetFields::These(FieldSet::default());
     let apply = |schema: &Schema, live: Option<&Value>, manager: &str, hosts: Value| {
         let of = schema.find(openapi::ROOT).unwrap();
         let fields = FieldManager {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::builtin;
-use kube_schema::manager::{ApplyError, FieldManager, one_version};
+use kube_schema::manager::{ApplyError, FieldManager, ResetFields, one_version};
 use kube_schema::openapi;
 use kube_schema::path::path_text;
 use kube_schema::schema::Schema;
@@ -31,7 +31,7 @@ fn schema() -> &'static Schema {
 }
 
 fn manager<T>(run: impl FnOnce(&FieldManager<'_, '_>) -> T) -> T {
-    let reset = |_: &str| FieldSet::default();
+    let reset = |_: &str| ResetFields::These(FieldSet::default());
     run(&FieldManager {
         of: schema().find(openapi::ROOT).unwrap(),
         api_version: "x/v1",
@@ -323,7 +323,7 @@ proptest! {
             members.insert("apiVersion".into(), "x/v1".into());
             members.insert("kind".into(), "Y".into());
         }
-        let reset = |_: &str| FieldSet::default();
+        let reset = |_: &str| ResetFields::These(FieldSet::default());
         for of in [schema.find("Root").unwrap(), schema.type_at(Schema::DEDUCED)] {
             let now = jiff::Timestamp::UNIX_EPOCH;
             let fields = FieldManager { of, api_version: "x/v1", kind: "Y", subresource: "", reset: &reset, convert: &one_version, now };

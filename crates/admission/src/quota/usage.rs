@@ -197,7 +197,7 @@ fn compute(requests: &Amounts, limits: &Amounts) -> Amounts {
 fn of_pod_now(pod: &Value, now: Timestamp) -> Amounts {
     let mut result = Amounts::from([("count/pods".to_owned(), ONE)]);
     if is_alive(pod, now) {
-        let of = |side| of_pod(pod, side, Options { scheduled: true });
+        let of = |side| of_pod(pod, side, Options { statuses: true, overhead: true });
         add(&mut result, &compute(&of(Side::Requests), &of(Side::Limits)));
     }
     result

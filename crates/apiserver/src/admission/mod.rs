@@ -10,6 +10,7 @@ mod limits_tests;
 mod node;
 mod outside;
 mod own;
+mod pod_resize;
 mod pod_security;
 mod resource_quota;
 #[cfg(test)]
@@ -63,6 +64,7 @@ impl Default for Chain {
             Box::new(node::NodeRestriction),
             Box::new(pod_security::PodSecurity::default()),
             Box::new(own::KindsOwn),
+            Box::new(pod_resize::PodResize),
             Box::new(outside::Validating(Arc::clone(&outside))),
             Box::new(resource_quota::ResourceQuota::default()),
         ];

@@ -143,9 +143,7 @@ impl Restriction<'_> {
                 }
                 Ok(())
             }
-            ("", "pods", Part::Other("ephemeralcontainers")) => {
-                refuse("unexpected pod subresource \"ephemeralcontainers\", only 'status' and 'eviction' are allowed".into())
-            }
+            ("", "pods", Part::Other(below)) => refuse(format!("unexpected pod subresource {below:?}, only 'status' and 'eviction' are allowed")),
             ("", "persistentvolumeclaims", Part::Status) if claim(old) == claim(new) => Ok(()),
             ("", "persistentvolumeclaims", Part::Status) => {
                 refuse(format!("node {node:?} is not allowed to update fields other than status.capacity and status.conditions"))
@@ -388,8 +386,10 @@ mod tests {
         check(pods.update(Part::Status, &mine, &claimed), "node \"n1\" cannot update resource claim statues", "claims");
         let whole = "unexpected operation \"UPDATE\", node \"n1\" can only create and delete mirror pods";
         check(pods.update(Part::Main, &mine, &mine), whole, "the pod");
-        let containers = "unexpected pod subresource \"ephemeralcontainers\", only 'status' and 'eviction' are allowed";
-        check(pods.update(Part::Other("ephemeralcontainers"), &mine, &mine), containers, "ephemeral containers");
+        for below in ["ephemeralcontainers", "resize"] {
+            let refused = format!("unexpected pod subresource {below:?}, only 'status' and 'eviction' are allowed");
+            check(pods.update(Part::Other(below), &mine, &mine), &refused, below);
+        }
         check(pods.delete("p", "a", &mine), "", "deletion");
         check(pods.delete("p", "a", &other), "node \"n1\" can only delete pods with spec.nodeName set to itself", "another's deletion");
         check(pods.evict("p", &mine), "", "eviction");

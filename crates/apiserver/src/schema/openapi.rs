@@ -267,11 +267,15 @@ pub(super) fn paths(found: &[&Arc<Kind>]) -> Map<String, Value> {
         }
         for subresource in &info.subresources {
             let body = match subresource.route {
-                Route::Status => schema_name(info),
+                Route::Status | Route::Part(_) => schema_name(info),
                 Route::Scale(_) => Cow::Borrowed(SCALE.0),
                 _ => continue,
             };
-            paths.insert(format!("{collection}/{{name}}/{}", subresource.name), part_path(info, &body));
+            let mut path = part_path(info, &body);
+            if let Some(methods) = path.as_object_mut() {
+                methods.retain(|method, _| subresource.verbs.contains(&if method == "put" { "update" } else { method.as_str() }));
+            }
+            paths.insert(format!("{collection}/{{name}}/{}", subresource.name), path);
         }
         if info.namespaced && info.verbs.contains(&"list") {
             paths.insert(format!("{base}/{}", info.plural), json!({"get": operation(info, "list", &list_name(info))}));

@@ -8,13 +8,14 @@ use std::collections::HashSet;
 
 /// The regular and the init containers of a pod.
 pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
+    let pod_policy = spec.get("restartPolicy").text();
     let containers = spec.get("containers");
     if containers.is_empty() {
         errors.required(&containers, "");
     }
     let mut used = HashSet::new();
     for container in containers.items() {
-        common(&container, volumes, errors);
+        common(&container, volumes, pod_policy, errors);
         unique_name(&container, &mut used, errors);
         runtime(&container, errors);
         let policy = container.get("restartPolicy");
@@ -25,7 +26,7 @@ pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
     host_port_conflicts(&containers.items(), errors);
     let inits = spec.get("initContainers");
     for container in inits.items() {
-        common(&container, volumes, errors);
+        common(&container, volumes, pod_policy, errors);
         errors.one_of_if_set(&container.get("restartPolicy"), &["Always", "Never", "OnFailure"]);
         unique_name(&container, &mut used, errors);
         host_port_conflicts(std::slice::from_ref(&container), errors);
@@ -36,6 +37,11 @@ pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
                 let field = container.get(member);
                 if field.is_set() {
                     errors.forbidden(&field, "may not be set for init containers without restartPolicy=Always");
+                }
+            }
+            for policy in container.get("resizePolicy").items().iter().map(|policy| policy.get("restartPolicy")) {
+                if policy.text() == "RestartContainer" {
+                    errors.invalid(&policy, "must not be set to 'RestartContainer' for non-sidecar initContainers");
                 }
             }
         }
@@ -59,8 +65,9 @@ fn ephemeral<'a>(spec: &Field<'a>, volumes: &Volumes, used: &mut HashSet<&'a str
         ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resizePolicy", "restartPolicy", "restartPolicyRules"];
     const WHY: &str = "cannot be set for an Ephemeral Container";
     let others: HashSet<&str> = used.clone();
+    let pod_policy = spec.get("restartPolicy").text();
     for container in spec.get("ephemeralContainers").items() {
-        common(&container, volumes, errors);
+        common(&container, volumes, pod_policy, errors);
         unique_name(&container, used, errors);
         let target = container.get("targetContainerName");
         if !target.is_empty() && !others.contains(target.text()) {
@@ -92,7 +99,7 @@ fn unique_name<'a>(container: &Field<'a>, used: &mut HashSet<&'a str>, errors: &
 }
 
 /// What holds for every container.
-fn common(container: &Field, volumes: &Volumes, errors: &mut Errors) {
+fn common(container: &Field, volumes: &Volumes, pod_policy: &str, errors: &mut Errors) {
     let name = container.get("name");
     if name.is_empty() {
         errors.required(&name, "");
@@ -106,6 +113,7 @@ fn common(container: &Field, volumes: &Volumes, errors: &mut Errors) {
     ports(&container.get("ports"), errors);
     environment(&container.get("env"), errors);
     environment_sources(&container.get("envFrom"), errors);
+    resize_policy(&container.get("resizePolicy"), pod_policy, errors);
     mounts(&container.get("volumeMounts"), volumes, errors);
     errors.one_of(&container.get("imagePullPolicy"), &["Always", "IfNotPresent", "Never"]);
     resources(&container.get("resources"), errors);
@@ -118,6 +126,24 @@ fn common(container: &Field, volumes: &Volumes, errors: &mut Errors) {
         errors.invalid_value(&context, context.value.clone(), "cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
     }
     windows::options(&context.get("windowsOptions"), errors);
+}
+
+/// What a resize of a container needs (`validateResizePolicy`).
+fn resize_policy(list: &Field, pod_policy: &str, errors: &mut Errors) {
+    let mut seen = HashSet::new();
+    for item in list.items() {
+        // Upstream's errors name the list, not the item.
+        let (resource, policy) =
+            (Field { path: list.path.clone(), ..item.get("resourceName") }, Field { path: list.path.clone(), ..item.get("restartPolicy") });
+        if !seen.insert(resource.text()) {
+            errors.duplicate(&item, resource.text());
+        }
+        errors.one_of(&resource, &["cpu", "memory"]);
+        errors.one_of(&policy, &["NotRequired", "RestartContainer"]);
+        if pod_policy == "Never" && policy.text() != "NotRequired" {
+            errors.invalid(&policy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'");
+        }
+    }
 }
 
 /// Probes and hooks, which containers that stay have.

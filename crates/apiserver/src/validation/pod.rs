@@ -28,9 +28,14 @@ pub fn check(new: &Field, old: Option<&Field>, errors: &mut Errors) {
 pub fn check_ephemeral(new: &Field, old: &Field, errors: &mut Errors) {
     spec(&new.get("spec"), true, errors);
     if new.get("metadata").get("annotations").value.get("kubernetes.io/config.mirror").is_some() {
-        errors.forbidden(&Field { path: String::new(), value: new.value }, "static pods do not support ephemeral containers");
+        errors.forbidden(&Field { path: "[]".into(), value: new.value }, "static pods do not support ephemeral containers");
     }
     pod_update::ephemeral(&new.get("spec"), &old.get("spec"), errors);
+}
+
+/// The specification of a pod, whatever it was before.
+pub fn check_spec(pod_spec: &Field, errors: &mut Errors) {
+    spec(pod_spec, true, errors);
 }
 
 pub fn template(template: &Field, errors: &mut Errors) {

@@ -4,6 +4,7 @@ use super::{item_element, list_of, object_of};
 use crate::path::PathElement;
 use crate::schema::{Atom, List, ListMerge, Object, Schema, Shape, Type, TypeRef};
 use crate::set::FieldSet;
+use crate::update::ResetFields;
 use crate::value::equal;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -20,17 +21,10 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Drops fields that `reset` has, and what is below them.
+    /// Drops the fields that a write cannot change.
     #[must_use]
-    pub(crate) fn without(self, reset: &FieldSet) -> Comparison {
-        if reset.is_empty() {
-            return self;
-        }
-        Comparison {
-            removed: self.removed.recursive_difference(reset),
-            modified: self.modified.recursive_difference(reset),
-            added: self.added.recursive_difference(reset),
-        }
+    pub(crate) fn kept_by(self, reset: &ResetFields) -> Comparison {
+        Comparison { removed: reset.keep(self.removed), modified: reset.keep(self.modified), added: reset.keep(self.added) }
     }
 }
 

@@ -11,6 +11,7 @@ use serde_json::Value;
 use std::sync::Arc;
 mod admission;
 mod priority;
+mod resize;
 mod runtime_class;
 mod status;
 mod table;
@@ -32,6 +33,7 @@ pub fn kind() -> Kind {
         .action("binding", "", "v1", "Binding")
         .action("eviction", "policy", "v1", "Eviction")
         .part("ephemeralcontainers", &["get", "patch", "update"], prepare_ephemeral, Some(Arc::new(pod::check_ephemeral)))
+        .part("resize", &["get", "patch", "update"], resize::prepare, Some(Arc::new(resize::check)))
         .counts_generations_by(status::spec_changed)
         .prepare_status(|old, pod| {
             status::keep_observed(old, pod);

@@ -66,7 +66,7 @@ pub(super) fn sync_addresses(pod: &mut Value) {
 }
 
 /// `ComputePodQOS`.
-fn qos_class(pod: &Value) -> &'static str {
+pub(super) fn qos_class(pod: &Value) -> &'static str {
     let amount = |resources: Option<&Value>, list: &str, name: &str| {
         let quantity = object::lookup(resources?, &[list, name])?;
         quantity.as_str().map_or_else(|| Quantity::parse(&quantity.to_string()), Quantity::parse).ok()
