@@ -216,16 +216,36 @@ pub type Step = (&'static str, fn(&Cluster));
 /// Takes the steps whose names contain `MULLION_TEST_STEP`, each even if others failed; fails with the names of those that did.
 #[track_caller]
 pub fn take(cluster: &Cluster, steps: &[Step]) {
+    let chosen = chosen(steps);
+    let failed = chosen.iter().filter(|step| !holds(cluster, step)).map(|(name, _)| *name).collect();
+    finish(cluster, steps, failed);
+}
+
+/// The same, all steps at once. They must not meet: each has objects of its own.
+#[track_caller]
+pub fn take_at_once(cluster: &Cluster, steps: &[Step]) {
+    let chosen = chosen(steps);
+    let failed = std::thread::scope(|scope| {
+        let running: Vec<_> = chosen.iter().map(|step| (step.0, scope.spawn(|| holds(cluster, step)))).collect();
+        running.into_iter().filter_map(|(name, step)| (!step.join().unwrap_or(false)).then_some(name)).collect()
+    });
+    finish(cluster, steps, failed);
+}
+
+fn chosen(steps: &[Step]) -> Vec<Step> {
     let chosen = std::env::var("MULLION_TEST_STEP").unwrap_or_default();
-    let mut failed = Vec::new();
-    for (name, step) in steps.iter().filter(|(name, _)| name.contains(&chosen)) {
-        let begin = Instant::now();
-        let held = catch_unwind(AssertUnwindSafe(|| step(cluster))).is_ok();
-        eprintln!("{} {name} ({:.2} s)", if held { "ok  " } else { "FAIL" }, begin.elapsed().as_secs_f64());
-        if !held {
-            failed.push(*name);
-        }
-    }
+    steps.iter().filter(|(name, _)| name.contains(&chosen)).copied().collect()
+}
+
+fn holds(cluster: &Cluster, (name, step): &Step) -> bool {
+    let begin = Instant::now();
+    let held = catch_unwind(AssertUnwindSafe(|| step(cluster))).is_ok();
+    eprintln!("{} {name} ({:.2} s)", if held { "ok  " } else { "FAIL" }, begin.elapsed().as_secs_f64());
+    held
+}
+
+#[track_caller]
+fn finish(cluster: &Cluster, steps: &[Step], failed: Vec<&str>) {
     if !failed.is_empty() {
         cluster.print_logs();
     }

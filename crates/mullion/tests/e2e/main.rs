@@ -13,6 +13,7 @@ mod busybox;
 mod charts;
 mod cluster;
 mod commands;
+mod controllers;
 mod footprint;
 mod hns_failures;
 mod http;
@@ -92,6 +93,16 @@ fn workloads_are_scaled_edited_updated_and_drained() {
         ("a rolling update fails no request", workloads::rolling_update),
         ("drain moves pods to another node", workloads::drain),
     ]);
+}
+
+/// Beside each other: most of the time both wait.
+#[test]
+fn stateful_sets_and_autoscalers_run_windows_pods() {
+    let steps: &[Step] = &[
+        ("a StatefulSet keeps order, names and claims", controllers::stateful_set),
+        ("an autoscaler follows the load of a Windows program", controllers::autoscaler),
+    ];
+    cluster::take_at_once(&Cluster::up(""), steps);
 }
 
 #[test]
