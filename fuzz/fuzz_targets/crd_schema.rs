@@ -34,7 +34,7 @@ fuzz_target!(|input: (&str, &str)| {
     if !validate(&definition, None).is_empty() {
         return;
     }
-    let version = Version::all(&definition).remove(0);
+    let version = Version::all(&definition).remove(0).compile();
     let mut once = object;
     version.decode(&mut once);
     let mut twice = once.clone();

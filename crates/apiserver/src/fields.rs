@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// Conversions for one write: each version that owns fields asks for a few.
 const MOST_CONVERSIONS: usize = 64;
 
-/// The type of the kind's objects, as clients see them.
-pub fn type_of(kind: &Kind) -> Type<'_> {
+/// The type of the kind's objects, as clients see them. `own` is the kind's own tree ([`Kind::own_tree`]).
+pub fn type_of<'t>(kind: &Kind, own: Option<&'t Tree>) -> Type<'t> {
     static DEDUCED: OnceLock<Tree> = OnceLock::new();
-    let found = match (&kind.merges, &kind.schema) {
+    let found = match (own, &kind.schema) {
         (Some(own), _) => own.find(openapi::ROOT),
         (None, Schema::Type(name)) => tree().find(name),
         (None, Schema::Open) => None,
@@ -29,11 +29,11 @@ pub fn type_of(kind: &Kind) -> Type<'_> {
 }
 
 /// The type of the kind's objects, as they are stored.
-fn stored_type(kind: &Kind) -> Type<'_> {
+fn stored_type<'t>(kind: &Kind, own: Option<&'t Tree>) -> Type<'t> {
     let api_version = kind.stored_api_version();
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let stored = if kind.is_view() { kinds::by_resource(group, version, &kind.plural) } else { None };
-    type_of(stored.map_or(kind, |stored| stored))
+    type_of(stored.map_or(kind, |stored| stored), own)
 }
 
 /// What a write of `pods/ephemeralcontainers` and `pods/resize` can change.
@@ -63,6 +63,8 @@ fn reset(kind: &Kind, part: Part) -> ResetFields {
 pub struct Conversions<'c> {
     cluster: &'c Cluster,
     kinds: Arc<Set>,
+    /// The trees of the versions that were asked for.
+    trees: Vec<(String, OnceLock<Option<Arc<Tree>>>)>,
     notes: Mutex<Notes>,
 }
 
@@ -76,9 +78,12 @@ struct Notes {
 type Wanted = (Value, String);
 
 impl<'c> Conversions<'c> {
-    /// Of the kinds that are served now.
-    pub fn new(cluster: &'c Cluster) -> Self {
-        Self { cluster, kinds: cluster.kinds.now(), notes: Mutex::default() }
+    /// Of a kind, as it is served now.
+    pub fn new(cluster: &'c Cluster, kind: &Kind) -> Self {
+        let kinds = cluster.kinds.now();
+        let versions = if kind.versions().is_some() { kinds.versions(&kind.group, &kind.plural) } else { &[] };
+        let trees = versions.iter().map(|served| (served.version.clone(), OnceLock::new())).collect();
+        Self { cluster, kinds, trees, notes: Mutex::default() }
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
@@ -91,7 +96,11 @@ impl<'c> Conversions<'c> {
         let Some(served) = self.kinds.find(&kind.group, name, &kind.plural) else { return Ok(None) };
         let mut notes = self.notes();
         match notes.known.iter().find(|((known, at), _)| at == version && known == object) {
-            Some((_, Ok(converted))) => Ok(Some((type_of(served), converted.clone()))),
+            Some((_, Ok(converted))) => {
+                let tree = self.trees.iter().find(|(version, _)| version == name);
+                let tree = tree.and_then(|(_, tree)| tree.get_or_init(|| served.own_tree()).as_deref());
+                Ok(Some((type_of(served, tree), converted.clone())))
+            }
             Some((_, Err(why))) => Err(why.clone()),
             None => {
                 notes.missing = Some((object.clone(), version.to_string()));
@@ -115,29 +124,31 @@ impl<'c> Conversions<'c> {
 }
 
 /// Runs `work` with the field manager of a write; `stored` says which form of the object is written.
-fn with_manager<'k, T>(
-    kind: &'k Kind,
+fn with_manager<T>(
+    kind: &Kind,
     part: Part,
     writer: &FieldWriter,
     stored: bool,
-    conversions: &'k Conversions<'_>,
-    work: impl FnOnce(&FieldManager<'k, '_>) -> T,
+    conversions: &Conversions<'_>,
+    work: impl FnOnce(&FieldManager<'_, '_>) -> T,
 ) -> T {
     let stored_version = kind.stored_api_version();
     let own_version = kind.api_version();
+    let own = kind.own_tree();
+    let own = own.as_deref();
     let convert = |object: &Value, version: &str| {
         if kind.versions().is_some() {
             return conversions.find(kind, object, version);
         }
         Ok(match version {
-            version if version == stored_version => Some((stored_type(kind), kind.incoming(object.clone()))),
-            version if version == own_version => Some((type_of(kind), kind.outgoing(object.clone()))),
+            version if version == stored_version => Some((stored_type(kind, own), kind.incoming(object.clone()))),
+            version if version == own_version => Some((type_of(kind, own), kind.outgoing(object.clone()))),
             _ => None,
         })
     };
     let reset = |_: &str| reset(kind, part);
     work(&FieldManager {
-        of: if stored { stored_type(kind) } else { type_of(kind) },
+        of: if stored { stored_type(kind, own) } else { type_of(kind, own) },
         api_version: if stored { &stored_version } else { &own_version },
         kind: &kind.kind,
         subresource: &writer.subresource,
@@ -153,7 +164,7 @@ pub fn track_creation(cluster: &Cluster, kind: &Kind, context: &WriteContext, ob
         Some(writer) if writer.applies => {}
         Some(writer) => {
             // Nothing is there yet, so nothing is owned in another version.
-            let conversions = Conversions::new(cluster);
+            let conversions = Conversions::new(cluster, kind);
             with_manager(kind, Part::Main, writer, true, &conversions, |fields| fields.update(None, object, &writer.manager));
         }
         None => drop(object::metadata(object).shift_remove("managedFields")),
@@ -165,7 +176,7 @@ pub async fn track_update(cluster: &Cluster, kind: &Kind, part: Part, context: &
     match &context.fields {
         Some(writer) if writer.applies => {}
         Some(writer) => {
-            let conversions = Conversions::new(cluster);
+            let conversions = Conversions::new(cluster, kind);
             loop {
                 let mut tracked = new.clone();
                 with_manager(kind, part, writer, true, &conversions, |fields| fields.update(Some(old), &mut tracked, &writer.manager));
@@ -274,7 +285,7 @@ mod tests {
         assert!(tree().names().count() > 100);
         for kind in kinds::builtin().all() {
             let Some(name) = kind.schema_type().filter(|name| crate::schema::types::find(name).is_some()) else { continue };
-            assert_eq!(&*type_of(kind).node().name, name);
+            assert_eq!(&*type_of(kind, None).node().name, name);
         }
     }
 
@@ -294,6 +305,6 @@ mod tests {
     #[test]
     fn views_are_owned_in_their_stored_form() {
         let events = kinds::builtin().find("events.k8s.io", "v1", "events").unwrap();
-        assert_eq!(&*stored_type(events).node().name, "io.k8s.api.core.v1.Event");
+        assert_eq!(&*stored_type(events, None).node().name, "io.k8s.api.core.v1.Event");
     }
 }

@@ -20,6 +20,7 @@
 
 mod attributes;
 mod build;
+mod custom;
 mod hooks;
 mod registry;
 mod subresource;
@@ -29,6 +30,7 @@ mod versions;
 
 pub use crate::selectors::SelectableField;
 pub use attributes::{Attributes, Cluster, FieldWriter, Operation, Part, WriteContext};
+pub use custom::{Custom, CustomSchema, Definition, IDLE, KnownDefinitions, SWEEP_EVERY};
 pub use registry::{Group, Kinds, Set};
 pub use subresource::{BodyKind, PartHooks, Route, ScalePaths, Subresource};
 pub use versions::Versions;
@@ -69,8 +71,6 @@ pub type Held = Arc<dyn Fn(&Value) -> bool + Send + Sync>;
 pub type Admit = Arc<dyn for<'a> Fn(&'a Attributes<'a>, &'a mut Value) -> BoxFuture<'a, Result<(), ApiError>> + Send + Sync>;
 /// Brings an object of the wire into the form in which it is stored, or back.
 pub type Convert = Arc<dyn Fn(Value) -> Value + Send + Sync>;
-/// Removes what the schema does not know, sets its defaults, and gives the paths of what it removed.
-pub type Prune = Arc<dyn Fn(&mut Value) -> Vec<String> + Send + Sync>;
 /// Adds the OpenAPI schema of the kind, or of the body of a subresource.
 pub type Describe = fn(&mut SchemaGenerator);
 
@@ -84,7 +84,7 @@ pub struct Kind {
     pub storage: Storage,
     /// What is known of the members of objects.
     pub schema: Schema,
-    /// How lists and maps of objects merge, where `schema` does not say it: of custom kinds.
+    /// How lists and maps of objects merge, where neither `schema` nor `custom` says it.
     pub merges: Option<Arc<kube_schema::schema::Schema>>,
     /// The types that make up the kind's OpenAPI document.
     pub described_by: Vec<Describe>,
@@ -102,29 +102,6 @@ pub struct Kind {
     pub deletion: Deletion,
     pub admission: Admission,
     pub printer: Printer,
-}
-
-/// What a kind has from its CustomResourceDefinition.
-#[derive(Clone)]
-pub struct Custom {
-    pub definition: Definition,
-    pub prune: Prune,
-    /// `openAPIV3Schema` of the version.
-    pub schema: Arc<Value>,
-    /// Whether the definition keeps unknown fields everywhere (`preserveUnknownFields`).
-    pub preserves_unknown: bool,
-    /// JSONPaths of fields that field selectors may name.
-    pub selectable: Vec<String>,
-}
-
-/// A state of a CustomResourceDefinition: kinds are made anew when it changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Definition {
-    pub name: String,
-    pub uid: String,
-    pub generation: i64,
-    /// No more objects are created, because the definition is being deleted.
-    pub terminating: bool,
 }
 
 /// Who keeps the objects of a kind.

@@ -1,6 +1,6 @@
 //! Starting, serving and stopping.
 //!
-//! Tasks: one accepting task a listener, one task a connection, one that lets old Events go; the store's writer thread. All end at [`Server::shutdown`].
+//! Tasks: one accepting task a listener, one task a connection, one each that lets old Events go, and schemas that nobody uses; the store's writer thread. All end at [`Server::shutdown`].
 
 use crate::admission::Chain;
 use crate::alloc::Allocators;
@@ -10,7 +10,7 @@ use crate::authz::Authorizer;
 use crate::connect::kubelet::{KubeletClient, KubeletError, NodeNetworks};
 use crate::health::{Hook, Started};
 use crate::http::respond::{Body, BoxError};
-use crate::kind::{Cluster, Kinds};
+use crate::kind::{self, Cluster, Kinds};
 use crate::kinds::builtin;
 use crate::metrics::kept::Kept;
 use crate::registry::addresses::{Repair, SERVICES};
@@ -31,7 +31,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -148,6 +148,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     api.started.finish(Hook::ResourceDefinitionsSynced);
     let server = Server { api, tasks: TaskTracker::new(), acceptor, limits: config.limits };
     server.tasks.spawn(sweep(Arc::clone(&server.api)));
+    server.tasks.spawn(release_schemas(Arc::clone(&server.api)));
     server.tasks.spawn(keep_services(Arc::clone(&server.api), repair));
     server.listen(config.listeners)?;
     Ok(server)
@@ -184,12 +185,25 @@ async fn sweep(api: Arc<Api>) {
     let mut revisions = expiry::Revisions::default();
     let store = &api.registry.store;
     loop {
-        if let Some(revision) = revisions.note(std::time::Instant::now(), store.revision()) {
+        if let Some(revision) = revisions.note(Instant::now(), store.revision()) {
             store.compact(revision);
         }
         tokio::select! {
             () = tokio::time::sleep(expiry::SWEEP_EVERY) => api.registry.expire_events(jiff::Timestamp::now()).await,
             () = api.shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Lets go of schemas of custom resources that nobody uses, until the end.
+async fn release_schemas(api: Arc<Api>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(kind::SWEEP_EVERY) => {}
+            () = api.shutdown.cancelled() => return,
+        }
+        if let Some(before) = Instant::now().checked_sub(kind::IDLE) {
+            api.registry.kinds.release_schemas(before);
         }
     }
 }

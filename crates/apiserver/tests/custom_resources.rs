@@ -7,6 +7,7 @@ use futures::StreamExt;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 use tower::ServiceExt;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -179,6 +180,64 @@ async fn objects_are_pruned_defaulted_and_validated() {
     assert_eq!((grown.code, &grown.body["metadata"]["generation"]), (200, &json!(2)));
     let shrunk = patch(&server, &path, &json!({"spec": {"replicas": 4}})).await;
     assert_eq!(shrunk.message(), r#"CronTab.stable.example.com "a" is invalid: spec.replicas: Invalid value: 4: may not shrink"#);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn schemas_are_compiled_only_while_objects_are_read_and_written() {
+    let server = defined().await;
+    let custom = server.kinds().find("stable.example.com", "v1", "crontabs").unwrap().custom.clone().unwrap();
+    assert!(!custom.schema.is_compiled(), "nobody has asked for an object");
+    let path = format!("{CRON_TABS}/a");
+    assert_eq!(post(&server, CRON_TABS, &cron_tab("a")).await.body["spec"]["replicas"], 1);
+    test_lab::until_async("a request compiles the schema", async || {
+        get(&server, &path).await;
+        custom.schema.is_compiled()
+    })
+    .await;
+    for round in 2..4 {
+        let release = || server.kinds().release_schemas(Instant::now() + Duration::from_secs(1));
+        release();
+        assert!(!custom.schema.is_compiled());
+        let refused = patch(&server, &path, &json!({"spec": {"replicas": 11}})).await;
+        assert_eq!((refused.code, refused.message().contains("too many replicas")), (422, true), "{}", refused.message());
+        release();
+        let grown = patch(&server, &path, &json!({"spec": {"replicas": round, "unknown": 1}})).await;
+        assert_eq!((grown.code, &grown.body["spec"]), (200, &json!({"schedule": "* * *", "replicas": round})), "{}", grown.message());
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_definition_that_cannot_be_compiled_is_refused_when_it_is_written() {
+    let server = defined().await;
+    let with_rule = |rule: &str| {
+        let mut bad = version("v1", true);
+        bad["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"][0]["rule"] = json!(rule);
+        json!([bad])
+    };
+    for (what, versions, why) in [
+        ("a rule that is no expression", with_rule("self.replicas <="), "compilation failed"),
+        ("a rule about no field", with_rule("self.unknown > 1"), "undefined field 'unknown'"),
+        ("a schema without a type", json!([{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {}}}]), "must not be empty"),
+    ] {
+        let mut other = definition();
+        other["metadata"]["name"] = json!("others.stable.example.com");
+        other["spec"]["names"] = json!({"plural": "others", "kind": "Other"});
+        other["spec"]["versions"] = versions.clone();
+        let refused = post(&server, DEFINITIONS, &other).await;
+        assert_eq!((refused.code, refused.message().contains(why)), (422, true), "{what}: {}", refused.message());
+        let refused = patch(&server, DEFINITION, &json!({"spec": {"versions": versions}})).await;
+        assert_eq!((refused.code, refused.message().contains(why)), (422, true), "{what}: {}", refused.message());
+    }
+    // What was accepted before is served as before, and says so.
+    let found = get(&server, DEFINITION).await;
+    let conditions = found["status"]["conditions"].as_array().unwrap();
+    let conditions: Vec<_> = conditions.iter().map(|one| (one["type"].as_str().unwrap(), one["status"].as_str().unwrap())).collect();
+    assert_eq!(conditions, [("NamesAccepted", "True"), ("Established", "True")]);
+    let mut object = cron_tab("a");
+    object["spec"]["replicas"] = json!(11);
+    assert!(post(&server, CRON_TABS, &object).await.message().contains("too many replicas"));
     server.stop().await;
 }
 

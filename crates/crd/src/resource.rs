@@ -1,4 +1,7 @@
-//! One version of a custom resource, ready to serve: what happens to its objects on their way in and out.
+//! One version of a custom resource: what is known of it without its schema, which is large, and its schema ready to serve: what happens to
+//! objects on their way in and out.
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -20,15 +23,16 @@ pub struct Scale {
     pub label_selector: Option<String>,
 }
 
-/// A version of a definition.
+/// A version of a definition, without what [`Version::compile`] makes of its schema.
+#[derive(Clone, Debug)]
 pub struct Version {
     pub name: String,
     pub served: bool,
     pub storage: bool,
     pub deprecated: bool,
     pub deprecation_warning: Option<String>,
-    pub schema: Schema,
-    pub rules: Option<Rules>,
+    /// `openAPIV3Schema` as JSON; `null` when there is none.
+    pub source: Arc<[u8]>,
     /// Whether `status` is a subresource.
     pub status: bool,
     pub scale: Option<Scale>,
@@ -36,6 +40,13 @@ pub struct Version {
     pub columns: Vec<Column>,
     /// JSONPaths of fields that field selectors may name.
     pub selectable: Vec<String>,
+    preserves_all: bool,
+}
+
+/// The schema and the rules of a version. It takes many times the memory of the version's source.
+pub struct Compiled {
+    pub schema: Schema,
+    rules: Option<Rules>,
     preserves_all: bool,
 }
 
@@ -49,9 +60,6 @@ impl Version {
 
     fn new(version: &Value, preserves_all: bool) -> Version {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let schema = Schema::parse(&version["schema"]["openAPIV3Schema"]);
-        let without = schema.is_err();
-        let schema = schema.unwrap_or_default();
         let scale = &version["subresources"]["scale"];
         let label_selector = text(&scale["labelSelectorPath"]);
         Version {
@@ -60,8 +68,7 @@ impl Version {
             storage: version["storage"] == true,
             deprecated: version["deprecated"] == true,
             deprecation_warning: version["deprecationWarning"].as_str().map(str::to_owned),
-            rules: Rules::new(&schema, true),
-            schema,
+            source: version["schema"]["openAPIV3Schema"].to_string().into_bytes().into(),
             status: version["subresources"]["status"].is_object(),
             scale: scale.is_object().then(|| Scale {
                 spec_replicas: text(&scale["specReplicasPath"]),
@@ -70,10 +77,34 @@ impl Version {
             }),
             columns: version["additionalPrinterColumns"].as_array().into_iter().flatten().map(Column::parse).collect(),
             selectable: version["selectableFields"].as_array().into_iter().flatten().map(|field| text(&field["jsonPath"])).collect(),
-            preserves_all: preserves_all || without,
+            preserves_all,
         }
     }
 
+    /// `openAPIV3Schema`.
+    pub fn openapi(&self) -> Value {
+        serde_json::from_slice(&self.source).unwrap_or_default()
+    }
+
+    /// Compiles the schema and its rules.
+    pub fn compile(&self) -> Compiled {
+        let schema = Schema::parse(&self.openapi());
+        let preserves_all = self.preserves_all || schema.is_err();
+        let schema = schema.unwrap_or_default();
+        Compiled { rules: Rules::new(&schema, true), schema, preserves_all }
+    }
+
+    /// The text of a selectable field, as field selectors compare it.
+    pub fn selected(object: &Value, json_path: &str) -> String {
+        match path::get(object, json_path) {
+            Some(Value::String(text)) => text.clone(),
+            None | Some(Value::Null) => String::new(),
+            Some(other) => other.to_string(),
+        }
+    }
+}
+
+impl Compiled {
     /// Prunes an object that came in, and sets its defaults. Gives the paths of fields that the schema does not know.
     pub fn decode(&self, object: &mut Value) -> Vec<String> {
         let unknown = self.prune(object);
@@ -124,14 +155,5 @@ impl Version {
             None => {}
         }
         judged
-    }
-
-    /// The text of a selectable field, as field selectors compare it.
-    pub fn selected(object: &Value, json_path: &str) -> String {
-        match path::get(object, json_path) {
-            Some(Value::String(text)) => text.clone(),
-            None | Some(Value::Null) => String::new(),
-            Some(other) => other.to_string(),
-        }
     }
 }

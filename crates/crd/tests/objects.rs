@@ -1,7 +1,7 @@
 //! Custom objects: pruning, defaults, validation, rules, ratcheting, columns, conversion.
 
 use crd::columns::Column;
-use crd::resource::Version;
+use crd::resource::{Compiled, Version};
 use crd::schema::Schema;
 use crd::{conversion, default, list_type, path, prune, values};
 use proptest::prelude::*;
@@ -11,11 +11,11 @@ fn schema(json: Value) -> Schema {
     Schema::parse(&json).unwrap()
 }
 
-fn version(schema: Value) -> Version {
+fn version(schema: Value) -> Compiled {
     let definition = json!({"spec": {"versions": [
         {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}
     ]}});
-    Version::all(&definition).remove(0)
+    Version::all(&definition).remove(0).compile()
 }
 
 fn texts(errors: &[crd::field::FieldError]) -> Vec<String> {

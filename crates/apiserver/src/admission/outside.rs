@@ -280,7 +280,8 @@ impl policy::Cluster for View<'_> {
     fn merge(&self, kind: &KindName, object: &Value, configuration: &Value) -> Result<Value, String> {
         use kube_schema::typed::Duplicates;
         let found = self.find(kind).ok_or_else(|| format!("Resource kind {kind} not found."))?;
-        let of = fields::type_of(&found);
+        let own = found.own_tree();
+        let of = fields::type_of(&found, own.as_deref());
         of.validate(configuration, Duplicates::Refused).map_err(|why| format!("failed to convert patch object to typed object: {why}"))?;
         let atomics = atomics(of.schema, of.at, configuration, String::new());
         if !atomics.is_empty() {

@@ -112,7 +112,7 @@ pub async fn apply(api: &Arc<Api>, call: &Call, context: &WriteContext, target: 
     let force = call.query.flag("force");
     let Some(writer) = &context.fields else { return Err(ApiError::internal("an apply without a writer")) };
     let kind = target.kind;
-    let conversions = Conversions::new(&api.registry.cluster);
+    let conversions = Conversions::new(&api.registry.cluster, kind);
     let applied = |live: Option<&Value>| {
         let view = live.map(|live| kind.outgoing(live.clone()));
         let object = fields::apply(kind, target.part, writer, view.as_ref(), &config, force, &conversions)?;

@@ -1,6 +1,6 @@
 //! The kinds that a server serves: a set that readers take as it is, and that can be replaced while the server runs.
 
-use super::Kind;
+use super::{Kind, KnownDefinitions};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -35,7 +35,7 @@ const ORDER: [&str; 22] = [
 pub struct Kinds {
     set: RwLock<Arc<Set>>,
     /// Held by who makes the kinds of custom resources from their definitions.
-    pub custom: tokio::sync::Mutex<()>,
+    pub custom: tokio::sync::Mutex<KnownDefinitions>,
 }
 
 /// The kinds at one time.
@@ -123,7 +123,12 @@ impl Set {
 
     /// The kind in the version that is preferred.
     pub fn preferred(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
-        self.kinds.get(group)?.get(plural)?.first()
+        self.versions(group, plural).first()
+    }
+
+    /// The kind in all its versions.
+    pub fn versions(&self, group: &str, plural: &str) -> &[Arc<Kind>] {
+        self.kinds.get(group).and_then(|plurals| plurals.get(plural)).map_or(&[], Vec::as_slice)
     }
 
     /// Every kind, by group and plural.

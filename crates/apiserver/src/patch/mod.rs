@@ -122,5 +122,6 @@ pub fn merge(object: &Value, patch: &Value) -> Value {
 
 /// Applies a strategic merge patch by upstream's merge keys for the kind.
 pub fn strategic(kind: &Kind, object: &Value, patch: &Value) -> Result<Value, PatchError> {
-    kube_schema::strategic::apply(fields::type_of(kind), object, patch).map_err(|error| PatchError::Malformed(error.0))
+    let own = kind.own_tree();
+    kube_schema::strategic::apply(fields::type_of(kind, own.as_deref()), object, patch).map_err(|error| PatchError::Malformed(error.0))
 }

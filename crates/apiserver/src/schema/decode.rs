@@ -57,9 +57,10 @@ pub enum DecodeError {
 pub fn decode_check(info: &Kind, value: Value) -> Result<Checked, DecodeError> {
     if let Some(custom) = &info.custom {
         let (mut value, mut unknown) = (value, Vec::new());
+        let compiled = custom.schema.compiled();
         object_meta(&mut value, "", &mut unknown)?;
-        unknown.extend((custom.prune)(&mut value).iter().map(|path| format!("unknown field {path:?}")));
-        embedded_meta(&custom.schema, &mut value, "", &mut unknown)?;
+        unknown.extend(compiled.decode(&mut value).iter().map(|path| format!("unknown field {path:?}")));
+        embedded_meta(&compiled.schema, &mut value, "", &mut unknown)?;
         return Ok(Checked { value, unknown });
     }
     let Some(go_type) = info.schema_type().and_then(types::find) else {
@@ -86,23 +87,23 @@ fn object_meta(object: &mut Value, path: &str, unknown: &mut Vec<String>) -> Res
 }
 
 /// The same of all objects that the schema says are embedded.
-fn embedded_meta(schema: &Value, value: &mut Value, path: &str, unknown: &mut Vec<String>) -> Result<(), DecodeError> {
-    if schema["x-kubernetes-embedded-resource"] == true {
+fn embedded_meta(schema: &crd::schema::Schema, value: &mut Value, path: &str, unknown: &mut Vec<String>) -> Result<(), DecodeError> {
+    if schema.embedded {
         object_meta(value, path, unknown)?;
     }
     let dot = if path.is_empty() { "" } else { "." };
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                let below = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
-                if below.is_object() {
+                if let Some(below) = schema.properties.get(name).or_else(|| schema.additional_schema()) {
                     embedded_meta(below, member, &format!("{path}{dot}{name}"), unknown)?;
                 }
             }
         }
-        Value::Array(items) if schema["items"].is_object() => {
+        Value::Array(items) => {
+            let Some(below) = schema.items.as_deref() else { return Ok(()) };
             for (index, item) in items.iter_mut().enumerate() {
-                embedded_meta(&schema["items"], item, &format!("{path}[{index}]"), unknown)?;
+                embedded_meta(below, item, &format!("{path}[{index}]"), unknown)?;
             }
         }
         _ => {}

@@ -70,8 +70,11 @@ pub fn openapi_hash(kinds: &Set) -> String {
             "{kind:?}{:?}{:?}{:?}",
             kind.subresources.iter().map(|found| found.name).collect::<Vec<_>>(),
             kind.schema,
-            kind.custom.as_ref().map(|custom| (&custom.schema, custom.preserves_unknown, &custom.selectable))
+            kind.custom.as_ref().map(|custom| (custom.preserves_unknown, &custom.schema.version.selectable))
         ));
+        if let Some(custom) = &kind.custom {
+            digest.update(&custom.schema.version.source);
+        }
     }
     hex(digest)
 }
@@ -120,7 +123,7 @@ pub(super) fn schemas(found: &[&Arc<Kind>], openapi: OpenApi) -> Map<String, Val
     for info in found {
         if info.described_by.is_empty() {
             let open = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-            let published = |custom: &Custom| publish::schema(&custom.schema, custom.preserves_unknown, openapi);
+            let published = |custom: &Custom| publish::schema(&custom.schema.version.openapi(), custom.preserves_unknown, openapi);
             schemas.insert(schema_name(info).into_owned(), info.custom.as_ref().map_or_else(open, published));
         }
         if let Some(schema) = schemas.get_mut(&*schema_name(info)) {
@@ -187,7 +190,7 @@ fn list_schema(info: &Kind, openapi: OpenApi) -> Value {
 
 /// Fields of custom resources that field selectors may name.
 fn add_selectable(kind: &Kind, schema: &mut Value) {
-    if let Some(fields) = kind.custom.as_ref().and_then(|custom| publish::selectable_fields(&custom.selectable)) {
+    if let Some(fields) = kind.custom.as_ref().and_then(|custom| publish::selectable_fields(&custom.schema.version.selectable)) {
         schema["x-kubernetes-selectable-fields"] = fields;
     }
 }

@@ -2,11 +2,10 @@
 //! (apiextensions-apiserver, pkg/apiserver/conversion).
 
 use crate::admission::call::Http;
-use crate::kind::{Cluster, Versions};
+use crate::kind::{Cluster, CustomSchema, Versions};
 use crate::object;
 use ::admission::webhook::{Caller, Endpoint};
 use crd::conversion::{batch, printed_kind, rename, request, response, review_version};
-use crd::resource::Version;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ pub(super) struct Conversion {
     group: String,
     /// The `apiVersion` of what is written.
     stored: String,
-    versions: Vec<Arc<Version>>,
+    versions: Vec<Arc<CustomSchema>>,
     /// Absent: versions differ by their name alone.
     webhook: Option<Webhook>,
 }
@@ -32,17 +31,17 @@ struct Webhook {
 
 impl Conversion {
     /// Of a definition; none when no version is stored.
-    pub(super) fn new(definition: &Value, versions: &[Arc<Version>]) -> Option<Self> {
+    pub(super) fn new(definition: &Value, versions: &[Arc<CustomSchema>]) -> Option<Self> {
         let group = object::text(definition, &["spec", "group"]).to_string();
-        let stored = versions.iter().find(|version| version.storage)?;
+        let stored = &versions.iter().find(|schema| schema.version.storage)?.version;
         let conversion = &definition["spec"]["conversion"];
         let webhook = (conversion["strategy"] == "Webhook").then(|| Webhook::new(&conversion["webhook"]));
         Some(Self { stored: format!("{group}/{}", stored.name), group, versions: versions.to_vec(), webhook })
     }
 
-    fn version(&self, object: &Value) -> Option<&Version> {
+    fn version(&self, object: &Value) -> Option<&CustomSchema> {
         let (group, name) = object::text(object, &["apiVersion"]).split_once('/')?;
-        self.versions.iter().find(|version| group == self.group && version.name == name).map(|version| &**version)
+        self.versions.iter().find(|schema| group == self.group && schema.version.name == name).map(|schema| &**schema)
     }
 
     async fn converted(&self, cluster: &Cluster, mut objects: Vec<Value>, to: &str) -> Result<Vec<Value>, String> {
@@ -65,8 +64,8 @@ impl Conversion {
             }
         }
         for index in others {
-            if let Some(version) = self.version(&objects[index]) {
-                version.prune(&mut objects[index]);
+            if let Some(schema) = self.version(&objects[index]) {
+                schema.compiled().prune(&mut objects[index]);
             }
         }
         Ok(objects)
@@ -79,8 +78,8 @@ impl Versions for Conversion {
     }
 
     fn complete(&self, object: &mut Value) {
-        if let Some(version) = self.version(object) {
-            version.decode(object);
+        if let Some(schema) = self.version(object) {
+            schema.compiled().decode(object);
         }
     }
 

@@ -2,7 +2,7 @@
 //! (pkg/registry/customresource). What is decided about them is in crate `crd`.
 
 use super::conversion::Conversion;
-use crate::kind::{Attributes, Custom, Definition, Kind, ScalePaths, SelectableField, Versions};
+use crate::kind::{Attributes, Custom, CustomSchema, Definition, Kind, ScalePaths, SelectableField, Versions};
 use crate::object;
 use crate::status::ApiError;
 use crate::table::text::since;
@@ -72,45 +72,42 @@ pub fn state(definition: &Value) -> Definition {
 
 /// The kinds of an established definition: one for each version that is served.
 pub fn defined(definition: &Value) -> Vec<Kind> {
-    let versions: Vec<Arc<Version>> = Version::all(definition).into_iter().map(Arc::new).collect();
+    let versions = versions(definition);
     let Some(conversion) = Conversion::new(definition, &versions).map(Arc::new) else { return Vec::new() };
-    versions.iter().filter(|version| version.served).map(|version| kind_of(definition, &conversion, version)).collect()
+    versions.iter().filter(|schema| schema.version.served).map(|schema| kind_of(definition, &conversion, schema)).collect()
 }
 
 /// The kind in the storage version, served or not: the objects of a definition that goes are deleted as it says.
 pub fn stored(definition: &Value) -> Option<Kind> {
-    let versions: Vec<Arc<Version>> = Version::all(definition).into_iter().map(Arc::new).collect();
+    let versions = versions(definition);
     let conversion = Arc::new(Conversion::new(definition, &versions)?);
-    versions.iter().find(|version| version.storage).map(|version| kind_of(definition, &conversion, version))
+    versions.iter().find(|schema| schema.version.storage).map(|schema| kind_of(definition, &conversion, schema))
 }
 
-fn kind_of(definition: &Value, conversion: &Arc<Conversion>, version: &Arc<Version>) -> Kind {
+fn versions(definition: &Value) -> Vec<Arc<CustomSchema>> {
+    Version::all(definition).into_iter().map(|version| Arc::new(CustomSchema::new(version))).collect()
+}
+
+fn kind_of(definition: &Value, conversion: &Arc<Conversion>, schema: &Arc<CustomSchema>) -> Kind {
+    let version = &schema.version;
     let group = object::text(definition, &["spec", "group"]);
     let names = |member| object::text(definition, &["status", "acceptedNames", member]);
     let texts = |member| {
         let found = object::list(definition, &["status", "acceptedNames", member]).iter();
         found.filter_map(Value::as_str).map(str::to_string).collect::<Vec<_>>()
     };
-    let schema = object::list(definition, &["spec", "versions"]).iter().find(|found| found["name"] == version.name.as_str());
-    let schema = schema.map_or(&Value::Null, |found| &found["schema"]["openAPIV3Schema"]);
     let mut kind = Kind::open(group, &version.name, names("kind"), names("plural")).singular(names("singular"));
     kind.names.list_kind = names("listKind").to_string();
     kind.names.short_names = texts("shortNames");
     kind.names.categories = texts("categories");
     kind.names.namespaced = object::text(definition, &["spec", "scope"]) == "Namespaced";
-    let prune = Arc::clone(version);
     kind = kind.custom(Custom {
         definition: state(definition),
-        prune: Arc::new(move |value| prune.decode(value)),
-        schema: Arc::new(schema.clone()),
+        schema: Arc::clone(schema),
         preserves_unknown: definition["spec"]["preserveUnknownFields"] == true,
-        selectable: version.selectable.clone(),
     });
     kind = kind.versioned(Arc::clone(conversion) as Arc<dyn Versions>);
-    if schema.is_object() {
-        kind = kind.merged_by(schema);
-    }
-    let (checks, has_status) = (Arc::clone(version), version.status);
+    let (checks, has_status) = (Arc::clone(schema), version.status);
     kind = kind
         .validate(move |new, old, errors| validate(&checks, new, old, errors))
         .counts_generations_by(move |old, new| content(old, has_status) != content(new, has_status))
@@ -134,14 +131,15 @@ fn kind_of(definition: &Value, conversion: &Arc<Conversion>, version: &Arc<Versi
         let warning = version.deprecation_warning.clone().unwrap_or(default);
         kind = kind.deprecated(&warning);
     }
-    table(kind, Arc::clone(version))
+    table(kind, Arc::clone(schema))
 }
 
-fn validate(version: &Version, new: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
+fn validate(schema: &CustomSchema, new: &Field<'_>, old: Option<&Field<'_>>, errors: &mut Errors) {
+    let schema = schema.compiled();
     let found = match old {
-        None => version.validate(new.value),
+        None => schema.validate(new.value),
         Some(old) => {
-            let judged = version.validate_update(new.value, old.value);
+            let judged = schema.validate_update(new.value, old.value);
             judged.warnings.iter().for_each(|warning| errors.warn(warning.to_string()));
             judged.errors
         }
@@ -165,7 +163,8 @@ fn refuse_while_terminating(attributes: &Attributes<'_>, _: &mut Value) -> Resul
 }
 
 /// Name and age, or name and the columns of the definition.
-fn table(kind: Kind, version: Arc<Version>) -> Kind {
+fn table(kind: Kind, schema: Arc<CustomSchema>) -> Kind {
+    let version = &schema.version;
     if version.columns.is_empty() {
         return kind.table([NAME, AGE], |object, now| vec![table::name(object), table::age(object, now)]);
     }
@@ -179,7 +178,7 @@ fn table(kind: Kind, version: Arc<Version>) -> Kind {
     let columns: Vec<Column> = std::iter::once(NAME).chain(columns).collect();
     kind.table(columns, move |object, now| {
         let age = |written: &str| age_of(written, now);
-        std::iter::once(table::name(object)).chain(version.columns.iter().map(|column| column.cell(object, &age))).collect()
+        std::iter::once(table::name(object)).chain(schema.version.columns.iter().map(|column| column.cell(object, &age))).collect()
     })
 }
 
