@@ -4,13 +4,17 @@
 use super::Registry;
 use super::delete::DeleteOptions;
 use crate::authn::{MASTERS, UserInfo};
-use crate::kind::{Definition, Kind, WriteContext};
+use crate::kind::{Definition, Kind, KnownDefinitions, WriteContext};
 use crate::kinds::{self, custom_resource_definition as definitions};
 use crate::object;
 use crate::status::ApiError;
+use crate::store::Entry;
 use crd::names::{self, Condition, Taken};
 use serde_json::{Value, json};
 use std::sync::Arc;
+
+/// Annotation with the whole definition in it.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 impl Registry {
     /// Whether a write of this kind may change which custom resources are served: of a definition, or of the last objects of one that goes.
@@ -18,7 +22,7 @@ impl Registry {
         match &kind.custom {
             Some(custom) => {
                 let key = format!("{}/{}//{}", definitions::GROUP, definitions::PLURAL, custom.definition.name);
-                self.store.get(&key).is_some_and(|entry| object::is_deleting(&entry.value()))
+                self.store.get(&key).is_some_and(|entry| is_going(&entry))
             }
             None => kind.is(definitions::GROUP, definitions::PLURAL),
         }
@@ -28,31 +32,38 @@ impl Registry {
     pub async fn serve_custom_resources(&self) -> Result<(), ApiError> {
         let kind = kinds::by_resource(definitions::GROUP, "v1", definitions::PLURAL).ok_or_else(ApiError::no_such_resource)?;
         let context = WriteContext::new(UserInfo::new("system:apiserver", &[MASTERS]), false);
-        let _alone = self.kinds.custom.lock().await;
-        for definition in self.definitions(kind) {
+        let mut known = self.kinds.custom.lock().await;
+        for definition in self.outlines(kind, &mut known) {
             if object::is_deleting(&definition) {
-                self.clean_up(&context, kind, &definition).await?;
+                self.clean_up(&context, kind, object::name(&definition)).await?;
             }
         }
         // Read once: each depends on the names that those of its group have by then.
-        let mut all = self.definitions(kind);
+        let mut all = self.outlines(kind, &mut known);
         for at in 0..all.len() {
             if !object::is_deleting(&all[at])
                 && let Some(accepted) = self.accept(&context, kind, &all[at], &all).await?
             {
-                all[at] = accepted;
+                all[at] = Arc::new(outline(accepted));
             }
         }
-        self.serve_kinds(&all);
+        self.serve_kinds(kind, &all);
         Ok(())
     }
 
-    fn definitions(&self, kind: &Kind) -> Vec<Value> {
-        self.store.list(&kind.prefix("")).1.into_iter().map(|(_, entry)| entry.value()).collect()
+    /// All definitions as they are, without what is large in them. Those that have changed since the last time are read.
+    fn outlines(&self, kind: &Kind, known: &mut KnownDefinitions) -> Vec<Arc<Value>> {
+        let rows = self.store.list(&kind.prefix("")).1;
+        let mut before = std::mem::take(known);
+        for (key, entry) in rows {
+            let same = before.remove(&key).filter(|(revision, _)| *revision == entry.revision);
+            known.insert(key, same.unwrap_or_else(|| (entry.revision, Arc::new(outline(entry.value())))));
+        }
+        known.values().map(|(_, definition)| Arc::clone(definition)).collect()
     }
 
-    /// Gives a definition its names and conditions, among all definitions. None when it is gone.
-    async fn accept(&self, context: &WriteContext, kind: &Arc<Kind>, definition: &Value, all: &[Value]) -> Result<Option<Value>, ApiError> {
+    /// Gives a definition its names and conditions, among all definitions. None when it has them, or is gone.
+    async fn accept(&self, context: &WriteContext, kind: &Arc<Kind>, definition: &Value, all: &[Arc<Value>]) -> Result<Option<Value>, ApiError> {
         let mut taken = Taken::default();
         let same_group = |other: &Value| other["spec"]["group"] == definition["spec"]["group"] && object::uid(other) != object::uid(definition);
         all.iter().filter(|other| same_group(other)).for_each(|other| taken.add(other));
@@ -62,7 +73,9 @@ impl Registry {
     }
 
     /// Deletes the objects of a definition that goes, and lets go of it when there are none left.
-    async fn clean_up(&self, context: &WriteContext, kind: &Arc<Kind>, definition: &Value) -> Result<(), ApiError> {
+    async fn clean_up(&self, context: &WriteContext, kind: &Arc<Kind>, name: &str) -> Result<(), ApiError> {
+        let Some(entry) = self.store.get(&kind.key("", name)) else { return Ok(()) };
+        let definition = &entry.value();
         if !object::finalizers(definition).contains(&definitions::CLEANUP) {
             return Ok(());
         }
@@ -90,9 +103,10 @@ impl Registry {
             object::array_mut(object::metadata(definition), "finalizers").retain(|name| name != definitions::CLEANUP);
             Ok(())
         };
-        missing_is_fine(self.edit(context, kind, "", object::name(definition), release).await).map(drop)
+        missing_is_fine(self.edit(context, kind, "", name, release).await).map(drop)
     }
 
+    /// Writes conditions and names of a definition. None when it says so already, or is gone.
     async fn set_status(
         &self,
         context: &WriteContext,
@@ -111,35 +125,55 @@ impl Registry {
             conditions.iter().for_each(|condition| set_condition(list, condition, &now));
             Ok(())
         };
+        let mut told = definition.clone();
+        set(&mut told)?;
+        if told == *definition {
+            return Ok(None);
+        }
         missing_is_fine(self.edit(context, kind, "", object::name(definition), set).await)
     }
 
     /// Serves the kinds of all established definitions; those whose definition did not change stay as they are.
-    fn serve_kinds(&self, definitions: &[Value]) {
-        let wanted: Vec<(Definition, &Value)> = definitions
-            .iter()
-            .filter(|definition| names::is_established(definition))
-            .map(|definition| (definitions::state(definition), definition))
-            .collect();
+    fn serve_kinds(&self, kind: &Kind, definitions: &[Arc<Value>]) {
+        let wanted: Vec<Definition> =
+            definitions.iter().filter(|definition| names::is_established(definition)).map(|definition| definitions::state(definition)).collect();
         let now = self.kinds.now();
         let served: Vec<&Definition> = now.all().filter_map(|kind| Some(&kind.custom.as_ref()?.definition)).collect();
         let known = |state: &Definition| served.contains(&state);
-        if wanted.iter().all(|(state, _)| known(state)) && served.iter().all(|state| wanted.iter().any(|(wanted, _)| wanted == *state)) {
+        if wanted.iter().all(known) && served.iter().all(|state| wanted.contains(state)) {
             return;
         }
         let fresh: Vec<Arc<Kind>> = wanted
             .iter()
-            .filter(|(state, _)| !known(state))
-            .flat_map(|(_, definition)| definitions::defined(definition))
+            .filter(|state| !known(state))
+            // One that has changed again, or is gone, is served as it is then by the pass that follows the change.
+            .filter_map(|state| Some(self.store.get(&kind.key("", &state.name))?.value()).filter(|found| definitions::state(found) == *state))
+            .flat_map(|definition| definitions::defined(&definition))
             // A definition cannot take the place of a built-in kind.
             .filter(|kind| kinds::builtin().find(&kind.group, &kind.version, &kind.plural).is_none())
             .map(Arc::new)
             .collect();
         self.kinds.replace(|set| {
-            let stays = |kind: &Kind| kind.custom.as_ref().is_none_or(|custom| wanted.iter().any(|(state, _)| *state == custom.definition));
+            let stays = |kind: &Kind| kind.custom.as_ref().is_none_or(|custom| wanted.contains(&custom.definition));
             set.all().filter(|kind| stays(kind)).cloned().chain(fresh.iter().cloned()).collect()
         });
     }
+}
+
+/// A definition without its versions, its owners and its copy in an annotation.
+fn outline(mut definition: Value) -> Value {
+    object::map_mut(&mut definition, "spec").shift_remove("versions");
+    object::metadata(&mut definition).shift_remove("managedFields");
+    if let Some(annotations) = definition.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.shift_remove(LAST_APPLIED);
+    }
+    definition
+}
+
+/// Whether the deletion of a stored object has begun. Most objects, however large, are not decoded for that.
+fn is_going(entry: &Entry) -> bool {
+    let mentions = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok_and(|text| text.contains("\"deletionTimestamp\":\""));
+    mentions(&entry.bytes) && object::is_deleting(&entry.value())
 }
 
 fn missing_is_fine(result: Result<Value, ApiError>) -> Result<Option<Value>, ApiError> {
@@ -170,6 +204,27 @@ fn set_condition(list: &mut Vec<Value>, condition: &Condition, now: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_that_go_are_found() {
+        let entry = |value: Value| Entry { revision: 1, bytes: value.to_string().into_bytes().into() };
+        assert!(is_going(&entry(json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}))));
+        assert!(!is_going(&entry(json!({"metadata": {"name": "a"}}))));
+        assert!(!is_going(&entry(json!({"metadata": {"name": "a"}, "spec": {"deletionTimestamp": "at once"}}))));
+    }
+
+    #[test]
+    fn an_outline_lacks_what_is_large() {
+        let definition = json!({
+            "metadata": {"name": "a", "managedFields": [{}], "annotations": {LAST_APPLIED: "{}", "api-approved.kubernetes.io": "unapproved"}},
+            "spec": {"group": "b", "versions": [{}]}, "status": {"conditions": []},
+        });
+        let outlined = json!({
+            "metadata": {"name": "a", "annotations": {"api-approved.kubernetes.io": "unapproved"}}, "spec": {"group": "b"}, "status": {"conditions": []},
+        });
+        assert_eq!(outline(definition), outlined);
+        assert_eq!(outline(json!({"metadata": {"name": "a"}, "spec": {}})), json!({"metadata": {"name": "a"}, "spec": {}}));
+    }
 
     #[test]
     fn a_condition_keeps_its_time_while_its_status_stays() {
