@@ -187,8 +187,7 @@ impl Measured {
 
     /// Asks the program to end, and waits for that.
     fn end(mut self) -> Result<()> {
-        let pid = rustix::process::Pid::from_child(&self.child.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).context("asking a program to end failed")?;
+        self.child.interrupt()?;
         let status = self.child.0.wait()?;
         let log = || std::fs::read_to_string(&self.log).unwrap_or_default();
         ensure!(status.success(), "{} ended with {status}: {}", self.program.display(), log().trim());
@@ -308,7 +307,6 @@ pub struct Watched {
 impl Watched {
     /// Starts it with options of valgrind; returns once it serves so many Services.
     pub fn start(mullion: &Path, mode: Mode, services: usize, options: &[String]) -> Result<Self> {
-        let valgrind = which("valgrind").context("there is no valgrind: install it (Debian's package has the same name)")?;
         let site = Site::new(services)?;
         let (host, proxy) = match mode {
             Mode::Nftables => (None, site.nftables_arguments()),
@@ -319,7 +317,7 @@ impl Watched {
             }
         };
         let arguments: Vec<String> = options.iter().cloned().chain([mullion.display().to_string()]).chain(proxy).collect();
-        let mut measured = site.run(valgrind, "valgrind", &arguments)?;
+        let mut measured = site.run(valgrind()?, "valgrind", &arguments)?;
         measured.converged(services)?;
         Ok(Self { measured, mode, _host: host, _site: site })
     }
@@ -339,9 +337,11 @@ impl Watched {
     }
 }
 
-/// Where PATH has a program.
-fn which(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|file| file.is_file())
+/// Where PATH has valgrind.
+pub fn valgrind() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join("valgrind")).find(|file| file.is_file());
+    found.context("there is no valgrind: install it (Debian's package has the same name)")
 }
 
 /// A simulated Windows host in this network namespace, which ends with the benchmark.

@@ -3,6 +3,7 @@
 //! The servers run in a network namespace of the benchmark's own. The clients are one thread of the benchmark, which shares the processors
 //! with the server; its share of them is printed.
 
+mod exercise;
 mod hollow;
 mod load;
 mod objects;
@@ -10,7 +11,6 @@ mod settle;
 mod site;
 
 use std::future::Future;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use http::Method;
-use ipnet::IpNet;
-use linux_sys::netlink::Rtnl;
 
 use crate::figures::{Amount, Figures, Limit, Report};
 use crate::namespaced;
 use crate::process;
 use crate::up::median;
+pub use exercise::{Exercise, exercise};
 use load::{Connection, Done};
 use objects::NAMESPACE;
 use site::{Server, Site, Start};
@@ -82,6 +81,8 @@ const MAPS: usize = 30_000;
 const PODS: usize = 10_000;
 const READS: usize = 60_000;
 const LISTS: usize = 7;
+/// How long a definition may take until it is served.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long the server is left alone before its memory is read.
 const REST: Duration = Duration::from_secs(10);
 
@@ -94,9 +95,7 @@ pub fn main(command: &str, args: &Args) -> Result<()> {
 pub fn part(settle: bool, args: &Args) -> Result<ExitCode> {
     cluster::install_crypto_provider();
     linux_sys::ns::reset_switches()?;
-    let rtnl = Rtnl::open()?;
-    rtnl.add_addr(1, IpNet::new(IpAddr::V4(site::ADDRESS), 24)?)?;
-    rtnl.set_up(1)?;
+    site::add_addresses()?;
     let mut report = Report::resume();
     if settle {
         report.table("a Deployment on hollow nodes", |figures| run(settle::measure(args, figures)));
@@ -172,7 +171,7 @@ async fn memory(args: &Args, figures: &mut Figures) -> Result<()> {
     figures.background("its share of a processor meanwhile", Amount::percent(share));
     let mut connection = site.admin(&server)?.connect().await?;
     let begun = Instant::now();
-    define(&mut connection).await?;
+    define(&mut connection, DEFINITIONS, PATIENCE).await?;
     figures.background_time(format!("{DEFINITIONS} custom resources defined and served, one after the other"), begun.elapsed());
     tokio::time::sleep(REST).await;
     add_memory(figures, &format!("PSS at rest with {DEFINITIONS} definitions, each with an object"), &server, Some(DEFINITIONS_MB))?;
@@ -184,20 +183,20 @@ async fn memory(args: &Args, figures: &mut Figures) -> Result<()> {
     nodes.check()
 }
 
-/// Defines custom resources, and creates an object of each.
-async fn define(connection: &mut Connection) -> Result<()> {
+/// Defines so many custom resources, and creates an object of each.
+async fn define(connection: &mut Connection, definitions: usize, patience: Duration) -> Result<()> {
     for (path, object) in objects::namespace() {
         connection.create(path, &object).await?;
     }
-    for n in 0..DEFINITIONS {
+    for n in 0..definitions {
         connection.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &objects::definition(n)).await?;
     }
-    for n in 0..DEFINITIONS {
+    for n in 0..definitions {
         let (path, object) = objects::custom(n);
         let begun = Instant::now();
         // A definition is served a moment after it was written.
         while let Err(error) = connection.create(&path, &object).await {
-            ensure!(begun.elapsed() < Duration::from_secs(30), "{path} is not served: {error:#}");
+            ensure!(begun.elapsed() < patience, "{path} is not served: {error:#}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

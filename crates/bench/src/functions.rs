@@ -1,9 +1,9 @@
-//! `bench functions`: which functions the service proxy runs, for the linker.
+//! `bench functions`: which functions the service proxy and the control plane run, for the linker.
 //!
-//! A program's pages are mapped 64 KiB at a time, around each that is used. The proxy runs 6,000 of the program's functions; where they lie
-//! among all others, most of what is mapped is code that nobody runs. `tools/release` has the linker place them side by side.
+//! A program's pages are mapped 64 KiB at a time, around each that is used. A process runs some thousands of the program's functions; where
+//! they lie among all others, most of what is mapped is code that nobody runs. `tools/release` has the linker place them side by side.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use linux_sys::netlink::Rtnl;
 
 use crate::command::{self, Mode};
+use crate::control_plane::{Exercise, exercise};
 use crate::namespaced;
 
 /// How many Services the proxy serves meanwhile: what it runs does not depend on it.
@@ -44,29 +45,53 @@ pub fn main(args: &Args) -> Result<()> {
 pub fn part(args: &Args) -> Result<ExitCode> {
     linux_sys::ns::reset_switches()?;
     Rtnl::open()?.set_up(1)?;
-    let (nftables, hns) = (run(&args.mullion, Mode::Nftables)?, run(&args.mullion, Mode::Hns)?);
-    let names = in_order(&nftables, &hns);
+    cluster::install_crypto_provider();
+    let mut runs = Vec::new();
+    for run in RUNS {
+        runs.push(run.functions(&args.mullion)?);
+    }
+    let names = in_order(&runs);
     ensure!(names.len() >= FEWEST, "{} ran {} functions with names: was it linked with -C strip=none?", args.mullion.display(), names.len());
     let text: String = names.iter().flat_map(|name| [name, "\n"]).collect();
     std::fs::write(&args.output, text).with_context(|| format!("writing {} failed", args.output.display()))?;
-    println!("{} functions of the service proxy are listed in {}", names.len(), args.output.display());
+    println!("{} functions of the service proxy and the control plane are listed in {}", names.len(), args.output.display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names of all functions that the proxy runs in a mode, from its start to its end.
-fn run(mullion: &Path, mode: Mode) -> Result<BTreeSet<String>> {
-    let directory = tempfile::tempdir()?;
-    let calls = directory.path().join("calls");
-    let valgrind = ["--tool=callgrind".to_owned(), "--demangle=no".to_owned(), format!("--callgrind-out-file={}", calls.display())];
-    let watched = command::Watched::start(mullion, mode, SERVICES, &valgrind)?;
+/// A process that is run from its start to its end.
+#[derive(Clone, Copy, Debug)]
+enum Run {
+    Proxy(Mode),
+    ControlPlane(Exercise),
+}
+
+/// Those that have most in common are neighbours.
+const RUNS: [Run; 4] = [Run::ControlPlane(Exercise::Work), Run::ControlPlane(Exercise::Rest), Run::Proxy(Mode::Nftables), Run::Proxy(Mode::Hns)];
+
+impl Run {
+    /// The names of all functions that it runs.
+    fn functions(self, mullion: &Path) -> Result<BTreeSet<String>> {
+        let directory = tempfile::tempdir()?;
+        let calls = directory.path().join("calls");
+        let valgrind = ["--tool=callgrind".to_owned(), "--demangle=no".to_owned(), format!("--callgrind-out-file={}", calls.display())];
+        match self {
+            Run::Proxy(mode) => proxy(mullion, mode, &valgrind)?,
+            Run::ControlPlane(how) => exercise(mullion, how, &valgrind)?,
+        }
+        let text =
+            std::fs::read_to_string(&calls).with_context(|| format!("reading {} failed: valgrind's callgrind wrote nothing", calls.display()))?;
+        Ok(names(&text))
+    }
+}
+
+fn proxy(mullion: &Path, mode: Mode, valgrind: &[String]) -> Result<()> {
+    let watched = command::Watched::start(mullion, mode, SERVICES, valgrind)?;
     let until = Instant::now() + REST;
     while Instant::now() < until {
         watched.scrape()?;
         std::thread::sleep(Duration::from_secs(2));
     }
-    watched.end()?;
-    let text = std::fs::read_to_string(&calls).with_context(|| format!("reading {} failed: valgrind's callgrind wrote nothing", calls.display()))?;
-    Ok(names(&text))
+    watched.end()
 }
 
 /// The functions of a file of callgrind. Each is named once, at its first use: `fn=(17) name`, or `cfn=(17) name` where it is called.
@@ -81,9 +106,21 @@ fn names(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(name).collect()
 }
 
-/// What both modes run in the middle, so that each mode's functions are side by side.
-fn in_order<'a>(one: &'a BTreeSet<String>, other: &'a BTreeSet<String>) -> Vec<&'a str> {
-    one.difference(other).chain(one.intersection(other)).chain(other.difference(one)).map(String::as_str).collect()
+/// All functions. Those that the same runs have are side by side: first those of the first run alone, then those that it shares with the next
+/// one, and so on, so that the functions of each run have few others between them.
+fn in_order(runs: &[BTreeSet<String>]) -> Vec<&str> {
+    let mut groups: BTreeMap<Vec<bool>, Vec<&str>> = BTreeMap::new();
+    for name in runs.iter().flatten().collect::<BTreeSet<_>>() {
+        groups.entry(runs.iter().map(|run| run.contains(name)).collect()).or_default().push(name);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    // In the middle of the runs that have it; of those with the same middle, the functions that all have come between the others.
+    let middle = |has: &[bool]| {
+        let places: Vec<usize> = (0..has.len()).filter(|place| has[*place]).collect();
+        places.iter().sum::<usize>() * 60 / places.len()
+    };
+    groups.sort_by_key(|(has, _)| middle(has));
+    groups.into_iter().flat_map(|(_, names)| names).collect()
 }
 
 #[cfg(test)]
@@ -98,8 +135,10 @@ mod tests {
     }
 
     #[test]
-    fn each_modes_functions_are_side_by_side() {
+    fn each_runs_functions_are_side_by_side() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        assert_eq!(in_order(&set(&["a", "b", "x"]), &set(&["b", "c", "x"])), ["a", "b", "x", "c"]);
+        assert_eq!(in_order(&[set(&["a", "b", "x"]), set(&["b", "c", "x"])]), ["a", "b", "x", "c"]);
+        let four = [set(&["w", "r", "x"]), set(&["r", "x"]), set(&["n", "m", "x"]), set(&["h", "m", "x"])];
+        assert_eq!(in_order(&four), ["w", "r", "x", "n", "m", "h"]);
     }
 }

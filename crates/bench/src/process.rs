@@ -119,6 +119,12 @@ impl Running {
         Ok(Memory { all: share(self.0.id())? * 1024, program: of_file(&read("smaps")?, &program) * 1024, peak: peak * 1024 })
     }
 
+    /// Asks it to end, as Ctrl-C does.
+    pub fn interrupt(&self) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).context("asking a program to end failed")
+    }
+
     /// Time on processors so far.
     pub fn cpu(&self) -> Result<Duration> {
         cpu(self.0.id())

@@ -17,7 +17,7 @@ const NODES: usize = 20;
 const SETTLED: Duration = Duration::from_secs(3);
 /// How long it may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(120);
-const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub(super) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
 /// Measures.
 pub async fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
@@ -26,10 +26,10 @@ pub async fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
     let server = site.start(&args.mullion).await?;
     let mut nodes = Nodes::start(&site, &server, NODES, false).await?;
     let mut connection = site.admin(&server)?.connect().await?;
-    usable(&mut connection).await?;
+    usable(&mut connection, NODES, PATIENCE).await?;
     let (own, theirs) = (process::cpu(std::process::id())?, server.cpu()?);
     let begun = Instant::now();
-    connection.create(DEPLOYMENTS, &deployment()).await?;
+    connection.create(DEPLOYMENTS, &deployment(REPLICAS)).await?;
     let settled = tokio::time::timeout(PATIENCE, settled(&mut connection)).await;
     let took = begun.elapsed();
     nodes.check()?;
@@ -52,27 +52,28 @@ pub async fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
 }
 
 /// Waits until pods can be created and bound: the namespace has its ServiceAccount, and every node its addresses and no taint.
-async fn usable(connection: &mut Connection) -> Result<()> {
+pub(super) async fn usable(connection: &mut Connection, wanted: usize, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     loop {
         let account = connection.get("/api/v1/namespaces/default/serviceaccounts/default").await.is_ok();
         let nodes = connection.get("/api/v1/nodes").await?.json()?;
         let nodes = nodes["items"].as_array().cloned().unwrap_or_default();
         let ready = |node: &Value| node["spec"]["taints"].as_array().is_none_or(Vec::is_empty) && node["spec"]["podCIDR"].is_string();
-        if account && nodes.iter().filter(|node| ready(node)).count() == NODES {
+        if account && nodes.iter().filter(|node| ready(node)).count() == wanted {
             return Ok(());
         }
-        ensure!(begun.elapsed() < PATIENCE, "the nodes are not usable after {PATIENCE:?}");
+        ensure!(begun.elapsed() < patience, "the nodes are not usable after {patience:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-fn deployment() -> Value {
+/// A Deployment `web`.
+pub(super) fn deployment(replicas: u64) -> Value {
     let labels = json!({"app": "web"});
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "labels": labels},
         "spec": {
-            "replicas": REPLICAS, "selector": {"matchLabels": labels},
+            "replicas": replicas, "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {
                 "automountServiceAccountToken": false,
                 "containers": [{"name": "web", "image": "registry.example/web:1.27", "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}],
@@ -86,17 +87,18 @@ async fn settled(connection: &mut Connection) -> Result<()> {
     let mut lines = connection.watch(&format!("{DEPLOYMENTS}?watch=1&fieldSelector=metadata.name%3Dweb")).await?;
     while let Some(line) = lines.next().await? {
         let event: Value = serde_json::from_slice(&line)?;
-        if is_settled(&event["object"]) {
+        if is_settled(&event["object"], REPLICAS) {
             return Ok(());
         }
     }
     anyhow::bail!("the watch of the Deployment ended")
 }
 
-fn is_settled(deployment: &Value) -> bool {
+/// Whether all replicas are available.
+pub(super) fn is_settled(deployment: &Value, replicas: u64) -> bool {
     let status = &deployment["status"];
     status["observedGeneration"] == deployment["metadata"]["generation"]
-        && ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"].iter().all(|count| status[count] == REPLICAS)
+        && ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"].iter().all(|count| status[count] == replicas)
 }
 
 #[cfg(test)]
@@ -109,7 +111,7 @@ mod tests {
             json!({"metadata": {"generation": 2}, "status": {"observedGeneration": observed, "replicas": 1000, "updatedReplicas": 1000,
                 "readyReplicas": 1000, "availableReplicas": available}})
         };
-        assert!(is_settled(&of(1000, 2)));
-        assert!(!is_settled(&of(999, 2)) && !is_settled(&of(1000, 1)));
+        assert!(is_settled(&of(1000, 2), 1000));
+        assert!(!is_settled(&of(999, 2), 1000) && !is_settled(&of(1000, 1), 1000));
     }
 }

@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use ipnet::IpNet;
+use linux_sys::netlink::Rtnl;
 use pki::service_account::SigningKey;
 use pki::{Ca, CertRequest};
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -28,6 +30,14 @@ const ETCD: &str = "http://127.0.0.1:2379";
 const SERVICES: &str = "10.96.0.0/12";
 /// How long a server may take before its start counts as failed.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Gives the namespace's loopback the addresses that the servers use.
+pub fn add_addresses() -> Result<()> {
+    let rtnl = Rtnl::open()?;
+    rtnl.add_addr(1, IpNet::new(IpAddr::V4(ADDRESS), 24)?)?;
+    rtnl.set_up(1)?;
+    Ok(())
+}
 
 /// The servers' directory, with their keys.
 pub struct Site {
@@ -60,6 +70,16 @@ pub struct Server {
 }
 
 impl Server {
+    /// Asks its processes to end, and waits for that.
+    pub fn end(self) -> Result<()> {
+        for (mut process, file) in self.processes {
+            process.interrupt()?;
+            let status = process.0.wait()?;
+            ensure!(status.success(), "{} ended with {status}", file.display());
+        }
+        Ok(())
+    }
+
     /// Its processes' time on processors so far.
     pub fn cpu(&self) -> Result<Duration> {
         self.processes.iter().map(|(process, _)| process.cpu()).sum()
@@ -164,9 +184,20 @@ impl Site {
         std::iter::once("control-plane".to_owned()).chain(options.iter().map(|(name, value)| format!("--{name}={value}"))).collect()
     }
 
-    /// Starts ours on the store of the directory. The listener is there before the process, as in a cluster: the first request waits in it.
+    /// Starts ours on the store of the directory.
     pub async fn start(&self, mullion: &Path) -> Result<Server> {
-        let program = self.copy(mullion, "mullion")?;
+        self.run(self.copy(mullion, "mullion")?, &[]).await
+    }
+
+    /// Starts ours as the last argument of another program.
+    pub async fn start_below(&self, program: &Path, arguments: &[String], mullion: &Path) -> Result<Server> {
+        let arguments: Vec<String> = arguments.iter().cloned().chain([mullion.display().to_string()]).collect();
+        self.run(program.to_owned(), &arguments).await
+    }
+
+    /// Runs a program with the control plane's arguments behind its own. The listener is there before the process, as in a cluster: the first
+    /// request waits in it.
+    async fn run(&self, program: PathBuf, own: &[String]) -> Result<Server> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let at = listener.local_addr()?;
         let (mut said, say) = std::io::pipe()?;
@@ -175,7 +206,7 @@ impl Site {
         }
         fcntl_setfd(&listener, FdFlags::empty())?;
         fcntl_setfd(&say, FdFlags::empty())?;
-        let arguments = self.own_arguments(listener.as_raw_fd());
+        let arguments = [own, &self.own_arguments(listener.as_raw_fd())].concat();
         let access = Access::new(&self.ca, at, "bench", "system:masters")?;
         let begun = Instant::now();
         let process = self.spawn(&program, "control-plane", &arguments, Some(say.as_raw_fd()))?;
