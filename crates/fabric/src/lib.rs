@@ -1,21 +1,24 @@
-//! The pod network between nodes, mode `host-gateway`: every node routes the other nodes' pod CIDRs to their addresses.
+//! The pod network between nodes: every pod reaches every other pod at its own address.
 //!
-//! Keeps true: routes to every peer's pod CIDR (marked as ours; others' are never touched); on a Windows node the HNS
-//! L2Bridge network and the host's endpoint on it; on a Linux node forwarding and masquerading; and, written last, the
-//! CNI configuration that lets pods start. Nodes must be neighbours on one link.
-//! Flow: Nodes → [`routes`] plan (pure) → `host::Routes`; own pod CIDR → [`hns`] plan (pure) or `linux` → [`conf`].
+//! Keeps true, per [`Mode`]: routes (marked as ours; others' are never touched); on a Windows node the HNS network and the
+//! host's endpoint on it; on a Linux node forwarding and masquerading; and, written last, the CNI configuration that lets
+//! pods start.
+//! Flow: Nodes, settings and the host's routes → [`mode`] (pure) → [`Desired`] → [`apply`], part by part → [`Status`].
+//! Guarantees: a restart leaves everything in place; drift is repaired by the next pass; what cannot be done for one node is
+//! reported and stops nothing else.
 //! Upstream: flannel's `host-gw` backend, whose Windows conventions (`.1` for HNS, `.2` for the host) it keeps.
 
+pub mod apply;
 pub mod conf;
 pub mod hns;
-#[cfg(target_os = "linux")]
-pub mod linux;
-pub mod routes;
+pub mod mode;
+pub mod render;
 mod rows;
 mod run;
 
+pub use mode::{Attachment, Desired, Mode, PodSettings, Role, Settings, UnknownMode};
 pub use rows::NodeRow;
-pub use run::{Config, PodNetwork, Status, run};
+pub use run::{Config, Status, run};
 
 use std::net::IpAddr;
 

@@ -10,8 +10,10 @@ use k8s_openapi::api::core::v1::Node;
 pub struct NodeRow {
     /// `spec.podCIDRs`; those that do not parse are left out.
     pub pod_cidrs: Vec<IpNet>,
-    /// Its first `InternalIP` of IPv4.
-    pub address: Option<IpAddr>,
+    /// Its addresses of type `InternalIP`, in their order.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it runs Windows.
+    pub windows: bool,
 }
 
 impl NodeRow {
@@ -26,13 +28,21 @@ impl NodeRow {
                 pod_cidrs.push(cidr);
             }
         }
-        let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
-        let internal = addresses.iter().filter(|a| a.type_ == "InternalIP").filter_map(|a| a.address.parse().ok());
-        Some(Self { pod_cidrs, address: internal.into_iter().find(IpAddr::is_ipv4) })
+        let status = node.status.as_ref();
+        let addresses = status.and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+        let addresses = addresses.iter().filter(|a| a.type_ == "InternalIP").filter_map(|a| a.address.parse().ok()).collect();
+        let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
+        let reported = status.and_then(|s| s.node_info.as_ref()).map(|info| &info.operating_system);
+        Some(Self { pod_cidrs, addresses, windows: label.or(reported).is_some_and(|os| os == "windows") })
     }
 
     /// The pod CIDR of IPv4.
     pub fn pod_cidr(&self) -> Option<IpNet> {
         self.pod_cidrs.iter().copied().find(|cidr| cidr.addr().is_ipv4())
+    }
+
+    /// The first address of the family that `like` has.
+    pub fn address(&self, like: IpNet) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|address| address.is_ipv4() == like.addr().is_ipv4())
     }
 }

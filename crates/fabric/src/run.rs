@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use backoff::Backoff;
 use cluster::{Informer, Selection};
 use hcn::watch::{Change, Listener};
 use hcn::{Event, HcnClient};
-use host::{HostRoute, Routes};
+use host::Routes;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
@@ -19,58 +17,21 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::routes::{self, Step};
+use crate::mode::{self, Desired, Inputs, Role, Settings};
 use crate::rows::NodeRow;
-use crate::{conf, hns};
+use crate::{apply, hns};
 
-/// How pods of this node are attached.
-pub enum PodNetwork {
-    /// By an HNS L2Bridge network.
-    Windows {
-        /// The service.
-        hcn: HcnClient,
-        /// The physical adapter's alias, for example `Ethernet`.
-        adapter: String,
-        /// Pods reach themselves through their Services, where HNS has direct server return.
-        loopback_dsr: bool,
-    },
-    /// By a Linux bridge of this name, in this process's network namespace.
-    #[cfg(target_os = "linux")]
-    Linux { bridge: String },
-    /// Not at all: only routes are kept. For a host without pods that must reach them, such as the control plane's.
-    None,
-}
-
-/// What the fabric of one node needs.
+/// What the fabric of one host needs.
 pub struct Config {
     /// The API.
     pub client: Client,
     /// What is known of that API server; shared by all parts of a node.
     pub api: cluster::ApiServer,
-    /// This node's name.
-    pub node_name: String,
-    /// The cluster's identity (UID of namespace `kube-system`), which marks what is ours.
-    pub cluster_uid: String,
+    pub settings: Settings,
     /// The host's routing table.
     pub routes: Arc<dyn Routes>,
-    /// How pods are attached.
-    pub pod_network: PodNetwork,
-    /// Name of the network, in CNI and HNS.
-    pub network_name: String,
-    /// Every pod's address lies here.
-    pub cluster_cidr: IpNet,
-    /// Every ClusterIP lies here.
-    pub service_cidr: IpNet,
-    /// The network of the nodes.
-    pub lan: IpNet,
-    /// Cluster DNS.
-    pub dns_ip: IpAddr,
-    /// For example `cluster.local`.
-    pub cluster_domain: String,
-    /// Where the CNI configuration goes.
-    pub cni_conf_dir: PathBuf,
-    /// Where host-local keeps reservations; absent means its default.
-    pub ipam_dir: Option<PathBuf>,
+    /// The Host Networking Service of a Windows node.
+    pub hcn: Option<HcnClient>,
     /// How often everything is compared with the host.
     pub full_pass: Duration,
     /// What happens in the Host Networking Service; without it only the periodic pass finds what is gone.
@@ -135,7 +96,8 @@ impl Fabric {
     /// Waits until the network or the host's endpoint may be gone.
     async fn lost(&self, changes: &mut Option<Listener>) {
         let Some(changes) = changes else { return std::future::pending().await };
-        let host = hns::Desired::endpoint_id(&self.config.cluster_uid, &self.config.network_name).to_string();
+        let Role::Node(pods) = &self.config.settings.role else { return std::future::pending().await };
+        let host = hns::Desired::endpoint_id(&pods.cluster_uid, &pods.network_name).to_string();
         loop {
             match changes.next().await {
                 Change::All => return,
@@ -149,93 +111,54 @@ impl Fabric {
 
     /// One pass over everything; true when nothing is left to do.
     async fn pass(&mut self) -> bool {
-        let rows: BTreeMap<String, NodeRow> = self.nodes.snapshot().into_iter().map(|(key, row)| (key.name, (*row).clone())).collect();
-        let (mut problems, mut done) = self.keep_routes(&rows);
-        let own = rows.get(&self.config.node_name);
-        let pod_cidr = own.and_then(NodeRow::pod_cidr);
-        let mut ready = matches!(self.config.pod_network, PodNetwork::None);
-        if let (false, Some(pod_cidr), Some(node_ip)) = (ready, pod_cidr, own.and_then(|row| row.address)) {
-            match self.keep_network(pod_cidr, node_ip).await {
-                Ok(()) => ready = true,
-                Err(problem) => {
-                    problems.push(problem);
-                    done = false;
-                }
+        let nodes: BTreeMap<String, NodeRow> = self.nodes.snapshot().into_iter().map(|(key, row)| (key.name, (*row).clone())).collect();
+        let pod_cidr = nodes.get(&self.config.settings.node_name).and_then(NodeRow::pod_cidr);
+        let table = &self.config.routes;
+        let observed = match table.list() {
+            Ok(observed) => observed,
+            Err(error) => {
+                let ready = self.status.borrow().ready;
+                self.report(Status { ready, pod_cidr, problems: vec![error.to_report_string()] });
+                return false;
+            }
+        };
+        let inputs = Inputs { settings: &self.config.settings, nodes: &nodes, routes: &observed };
+        let desired = mode::desired(&inputs);
+        let (problems, mut done) = apply::routes::keep(&**table, &desired.routes, &observed);
+        let mut problems: Vec<String> = desired.problems.iter().cloned().chain(problems).collect();
+        let mut ready = matches!(self.config.settings.role, Role::Host | Role::Router);
+        match self.keep_network(&desired).await {
+            Ok(written) => ready |= written,
+            Err(problem) => {
+                problems.push(problem);
+                done = false;
             }
         }
         self.report(Status { ready, pod_cidr, problems });
         done
     }
 
-    fn keep_routes(&self, rows: &BTreeMap<String, NodeRow>) -> (Vec<String>, bool) {
-        let table = &self.config.routes;
-        let observed = match table.list() {
-            Ok(observed) => observed,
-            Err(error) => return (vec![error.to_report_string()], false),
-        };
-        let plan = routes::plan(&self.config.node_name, rows, self.config.cluster_cidr, &observed);
-        let mut problems = plan.problems;
-        let mut done = true;
-        for step in plan.steps {
-            let applied = match &step {
-                Step::Add { route, .. } => table.add(&self.on_link(route, &observed)),
-                // Never without a route: Linux replaces in one step, and then the old one is gone already.
-                Step::Replace { old, route, .. } => table.add(&self.on_link(route, &observed)).and_then(|()| table.delete(old)),
-                Step::Delete { route } => table.delete(route),
-            };
-            match applied {
-                Ok(()) => tracing::info!("route {step}"),
-                Err(error) => {
-                    problems.push(error.to_report_string());
-                    done = false;
+    /// Makes the network of this node's pods, then its CNI configuration. True when pods can be attached.
+    async fn keep_network(&self, desired: &Desired) -> Result<bool, String> {
+        let Role::Node(pods) = &self.config.settings.role else { return Ok(false) };
+        if let Some(network) = &desired.hns {
+            let hcn = self.config.hcn.as_ref().ok_or("the pod network needs the Host Networking Service, which this host does not have")?;
+            let hide = || {
+                if let Err(error) = apply::cni::remove(&pods.cni_conf_dir) {
+                    tracing::warn!(error = %error.as_report(), "cannot remove the CNI configuration");
                 }
-            }
+            };
+            apply::hns::ensure(hcn, network, hide).await.map_err(|e| e.to_report_string())?;
         }
-        (problems, done)
-    }
-
-    /// The route with the interface of the nodes' network, which Windows requires.
-    fn on_link(&self, route: &HostRoute, observed: &[HostRoute]) -> HostRoute {
-        let link = route.via.and_then(|via| observed.iter().filter(|o| o.via.is_none() && o.dst.contains(&via)).max_by_key(|o| o.dst.prefix_len()));
-        HostRoute { oif: link.map_or(0, |link| link.oif), ..route.clone() }
-    }
-
-    async fn keep_network(&self, pod_cidr: IpNet, node_ip: IpAddr) -> Result<(), String> {
-        let config = &self.config;
-        let inputs = conf::Inputs {
-            name: config.network_name.clone(),
-            pod_cidr,
-            node_ip,
-            cluster_cidr: config.cluster_cidr,
-            service_cidr: config.service_cidr,
-            lan: config.lan,
-            dns_ip: config.dns_ip,
-            domain: config.cluster_domain.clone(),
-            ipam_dir: config.ipam_dir.clone(),
-            loopback_dsr: matches!(config.pod_network, PodNetwork::Windows { loopback_dsr: true, .. }),
-        };
-        let document = match &config.pod_network {
-            PodNetwork::Windows { hcn, adapter, .. } => {
-                let desired = hns::Desired::new(&config.cluster_uid, &config.network_name, adapter, pod_cidr);
-                let hide = || {
-                    if let Err(error) = conf::remove(&config.cni_conf_dir) {
-                        tracing::warn!(error = %error.as_report(), "cannot remove the CNI configuration");
-                    }
-                };
-                hns::ensure(hcn, &desired, hide).await.map_err(|e| e.to_report_string())?;
-                conf::windows(&inputs)
-            }
-            #[cfg(target_os = "linux")]
-            PodNetwork::Linux { bridge } => {
-                crate::linux::ensure(pod_cidr, config.cluster_cidr).map_err(|e| e.to_report_string())?;
-                conf::linux(&inputs, bridge)
-            }
-            PodNetwork::None => return Ok(()),
-        };
-        if conf::write(&config.cni_conf_dir, &document).map_err(|e| e.to_report_string())? {
-            tracing::info!(network = config.network_name, %pod_cidr, "wrote the CNI configuration");
+        #[cfg(target_os = "linux")]
+        if let Some(masquerade) = desired.masquerade {
+            apply::forwarding::ensure(masquerade).map_err(|e| e.to_report_string())?;
         }
-        Ok(())
+        let Some(document) = &desired.cni else { return Ok(false) };
+        if apply::cni::write(&pods.cni_conf_dir, document).map_err(|e| e.to_report_string())? {
+            tracing::info!(network = pods.network_name, "wrote the CNI configuration");
+        }
+        Ok(true)
     }
 
     fn report(&self, next: Status) {

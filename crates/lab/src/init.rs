@@ -18,6 +18,7 @@ use linux_sys::signal::{Signal, Signals, reap};
 use linux_sys::{fdpass, mount, ns};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::lan;
 use crate::protocol::{Command, Event, InitConfig};
 use process::Processes;
 
@@ -80,8 +81,8 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     ns::reset_switches()?;
     try_nftables()?;
     let hosts = network::build(&config)?;
-    let router_fd = hosts.get(network::ROUTER).map_or(-1, |ns| ns.as_fd().as_raw_fd());
-    if let (true, Some(router)) = (config.router_thread, hosts.get(network::ROUTER)) {
+    let router_fd = hosts.get(lan::ROUTER).map_or(-1, |ns| ns.as_fd().as_raw_fd());
+    if let (true, Some(router)) = (config.router_thread, hosts.get(lan::ROUTER)) {
         stay_in(router.clone())?;
     }
     send(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;

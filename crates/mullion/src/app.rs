@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 pub mod control_plane;
+pub mod fabric;
 pub mod kube_proxy;
 pub mod node;
 #[cfg(target_os = "linux")]

@@ -4,10 +4,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use fabric::Mode;
 use host::NodeOs;
 use ipnet::IpNet;
 use node_config::kubelet::{EvictionHard, FeatureGates};
 use node_config::{ConfigError, NetworkList, NetworkName, NodeConfig, Parsed, node};
+
+pub mod fabric_cli;
 
 /// Windows nodes for Kubernetes, in one binary.
 #[derive(Debug, Parser)]
@@ -22,7 +25,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Clusters", &["up", "down", "status", "logs", "support-bundle"]),
     ("Images", &["image", "template"]),
     ("Host Networking Service", &["hns"]),
-    ("Nodes", &["node", "kube-proxy"]),
+    ("Nodes", &["node", "kube-proxy", "fabric"]),
 ];
 
 /// What stands below the options.
@@ -65,6 +68,8 @@ pub enum Command {
     Node(Box<NodeArgs>),
     /// Run the service proxy alone, with the flags of upstream's kube-proxy
     KubeProxy(KubeProxyArgs),
+    /// Print the routes of the pod network, or keep them on a router
+    Fabric(fabric_cli::FabricArgs),
     /// Inspect and check a Host Networking Service; inject faults into a simulated one
     Hns(crate::hns::HnsArgs),
     #[cfg(target_os = "linux")]
@@ -150,6 +155,9 @@ pub struct NodeArgs {
     /// Cluster domain [default: cluster.local]
     #[arg(long)]
     pub cluster_domain: Option<String>,
+    /// How pods of different nodes reach each other [default: host-gateway]
+    #[arg(long, value_parser = fabric_cli::mode())]
+    pub network: Option<Mode>,
     /// Where the CNI configuration goes
     #[arg(long, required_unless_present = "config")]
     pub cni_conf_dir: Option<String>,
@@ -250,6 +258,7 @@ impl NodeArgs {
         some(&mut node.lan, self.lan);
         set(&mut agent.cluster_dns, self.cluster_dns.map(|ip| vec![ip]));
         set(&mut agent.cluster_domain, self.cluster_domain);
+        set(&mut node.network, self.network.map(|mode| mode.to_string()));
         set(&mut node.cni_conf_dir, self.cni_conf_dir);
         set(&mut node.ipam_dir, self.ipam_dir);
         set(&mut agent.tls_cert_file, self.tls_cert_file);

@@ -47,6 +47,7 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
         cli::Command::Node(args) => app::node::main(args),
         cli::Command::Hns(args) => hns::main(&args),
+        cli::Command::Fabric(args) => app::fabric::main(args),
         cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]
         cli::Command::Linux(command) => linux::main(command),

@@ -101,6 +101,8 @@ pub struct NodeConfiguration {
     /// The network of the nodes.
     #[serde(with = "empty_is_none")]
     pub lan: Option<IpNet>,
+    /// How pods of different nodes reach each other: a mode of the pod network; empty for the default.
+    pub network: String,
     /// Where the CNI configuration goes.
     pub cni_conf_dir: String,
     /// Where host-local address management keeps its reservations; empty for the plug-in's default.
@@ -132,6 +134,7 @@ impl Default for NodeConfiguration {
             loopback_dsr: true,
             service_cidr: None,
             lan: None,
+            network: String::new(),
             cni_conf_dir: String::new(),
             ipam_dir: String::new(),
             cpu: "8".to_owned(),

@@ -4,12 +4,14 @@ use hcn::HnsVersion;
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
-use host::RoutesError;
+use host::{HostRoute, RoutesError};
 use serde_json::json;
 use test_lab::api::ScriptedApi;
 use test_lab::until_async;
 
 use super::*;
+use crate::conf;
+use crate::mode::{Attachment, Mode, PodSettings};
 
 const NODES: &str = "/api/v1/nodes";
 
@@ -60,21 +62,28 @@ impl MemoryRoutes {
 }
 
 fn config(api: &ScriptedApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
-    Config {
-        client: api.client.clone(),
-        api: cluster::ApiServer::default(),
-        node_name: "win01".into(),
+    let pods = PodSettings {
+        attachment: Attachment::Windows { adapter: "Ethernet".into(), loopback_dsr: true },
         cluster_uid: "uid".into(),
-        routes: routes.clone(),
-        pod_network: PodNetwork::Windows { hcn: hcn.clone(), adapter: "Ethernet".into(), loopback_dsr: true },
         network_name: "mullion".into(),
-        cluster_cidr: "192.168.0.0/16".parse().unwrap(),
         service_cidr: "10.96.0.0/12".parse().unwrap(),
         lan: "10.240.0.0/24".parse().unwrap(),
         dns_ip: "10.96.0.10".parse().unwrap(),
         cluster_domain: "cluster.local".into(),
         cni_conf_dir: dir.to_owned(),
         ipam_dir: None,
+    };
+    Config {
+        client: api.client.clone(),
+        api: cluster::ApiServer::default(),
+        settings: Settings {
+            mode: Mode::HostGateway,
+            node_name: "win01".into(),
+            cluster_cidrs: vec!["192.168.0.0/16".parse().unwrap()],
+            role: Role::Node(Box::new(pods)),
+        },
+        routes: routes.clone(),
+        hcn: Some(hcn.clone()),
         full_pass: Duration::from_secs(3600),
         changes: None,
         status: None,

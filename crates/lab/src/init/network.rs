@@ -9,11 +9,10 @@ use linux_sys::netlink::{Link, Route, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 
+use crate::lan::ROUTER;
 use crate::outside;
 use crate::protocol::InitConfig;
 
-/// The host between the LAN and elsewhere.
-pub(super) const ROUTER: &str = "gw";
 /// The bridge in `gw` that is the LAN.
 const BRIDGE: &str = "lan0";
 /// Every host's adapter on the LAN.

@@ -144,29 +144,42 @@ async fn cluster_uid(client: &kube::Client) -> String {
 
 fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<fabric::Config> {
     let (node, kubelet) = (&config.config.node, &config.config.kubelet);
-    let pod_network = match hcn {
-        Some(hcn) => fabric::PodNetwork::Windows { hcn, adapter: node.adapter.clone(), loopback_dsr: node.loopback_dsr },
-        None => linux_pod_network()?,
+    let attachment = match hcn {
+        Some(_) => fabric::Attachment::Windows { adapter: node.adapter.clone(), loopback_dsr: node.loopback_dsr },
+        None if cfg!(target_os = "linux") => fabric::Attachment::Linux { bridge: "cni0".to_owned() },
+        None => bail!("--os linux needs a Linux machine"),
     };
-    Ok(fabric::Config {
-        client,
-        api: ApiServer::default(),
-        node_name: node.node_name.clone(),
+    let pods = fabric::PodSettings {
+        attachment,
         cluster_uid: cluster_uid.to_owned(),
-        routes: routes()?,
-        pod_network,
         network_name: NETWORK.to_owned(),
-        cluster_cidr: config.cluster_cidr,
         service_cidr: config.service_cidr,
         lan: config.lan,
         dns_ip: config.cluster_dns,
         cluster_domain: kubelet.cluster_domain.clone(),
         cni_conf_dir: node.cni_conf_dir.clone().into(),
         ipam_dir: Some(node.ipam_dir.as_str()).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+    };
+    Ok(fabric::Config {
+        client,
+        api: ApiServer::default(),
+        settings: fabric::Settings {
+            mode: mode(&node.network)?,
+            node_name: node.node_name.clone(),
+            cluster_cidrs: vec![config.cluster_cidr],
+            role: fabric::Role::Node(Box::new(pods)),
+        },
+        routes: routes()?,
+        hcn,
         full_pass: FULL_PASS,
         changes: None,
         status: None,
     })
+}
+
+/// The mode of that name; an empty one is the default.
+fn mode(name: &str) -> Result<fabric::Mode> {
+    if name.is_empty() { Ok(fabric::Mode::default()) } else { name.parse().context("the member network of NodeConfiguration") }
 }
 
 /// Serves the proxy's status, and returns its configuration.
@@ -191,23 +204,13 @@ async fn serve_proxy_status(config: &Complete, client: kube::Client, cluster_uid
 }
 
 #[cfg(target_os = "linux")]
-fn routes() -> Result<Arc<dyn host::Routes>> {
+pub fn routes() -> Result<Arc<dyn host::Routes>> {
     Ok(Arc::new(host::LinuxRoutes::open()?))
 }
 
 #[cfg(windows)]
-fn routes() -> Result<Arc<dyn host::Routes>> {
+pub fn routes() -> Result<Arc<dyn host::Routes>> {
     Ok(Arc::new(host::WindowsRoutes))
-}
-
-#[cfg(target_os = "linux")]
-fn linux_pod_network() -> Result<fabric::PodNetwork> {
-    Ok(fabric::PodNetwork::Linux { bridge: "cni0".to_owned() })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn linux_pod_network() -> Result<fabric::PodNetwork> {
-    bail!("--os linux needs a Linux machine")
 }
 
 fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> Result<kubelet::Config> {

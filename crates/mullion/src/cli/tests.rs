@@ -50,6 +50,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("lan", "node.lan", "10.3.0.0/16", r#""10.3.0.0/16""#),
     ("cluster-dns", "kubelet.clusterDNS", "10.2.0.10", r#"["10.2.0.10"]"#),
     ("cluster-domain", "kubelet.clusterDomain", "c.example", r#""c.example""#),
+    ("network", "node.network", "l3", r#""l3""#),
     ("cni-conf-dir", "node.cniConfDir", "/conf", r#""/conf""#),
     ("ipam-dir", "node.ipamDir", "/ipam", r#""/ipam""#),
     ("tls-cert-file", "kubelet.tlsCertFile", "/crt", r#""/crt""#),

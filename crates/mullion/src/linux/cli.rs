@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Subcommand, ValueEnum};
+use fabric::Mode;
 use hcn::HnsVersion;
 use host::NodeOs;
 use images::registry::Mirror;
 use ipnet::Ipv4Net;
 
-use super::cluster_file::Network;
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
+use crate::cli::fabric_cli;
 use node_config::PortRange;
 use node_config::kubelet::FeatureGates;
 use node_config::node::Part;
@@ -61,8 +62,8 @@ pub struct UpArgs {
     #[arg(long)]
     pub nodes: Option<String>,
     /// How pods of different nodes reach each other [default: host-gateway]
-    #[arg(long, value_enum)]
-    pub network: Option<Network>,
+    #[arg(long, value_parser = fabric_cli::mode())]
+    pub network: Option<Mode>,
     /// Name of the cluster: of context, cluster and user in its kubeconfigs [default: what DIR holds, else DIR's own name]
     #[arg(long, value_parser = name)]
     pub name: Option<String>,
@@ -313,6 +314,9 @@ pub struct ControlPlaneArgs {
     pub service_node_port_range: PortRange,
     #[arg(long)]
     pub load_balancer_cidr: Option<Ipv4Net>,
+    /// The mode of the pod network
+    #[arg(long, value_parser = fabric_cli::mode())]
+    pub network: Mode,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
     /// DNS server for names outside the cluster

@@ -7,14 +7,13 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use fabric::Mode;
 use kube_rules::NodeOs;
 use lab::dir::{Dirs, Env};
 use lab::error::LabError;
@@ -115,8 +114,9 @@ pub struct Cluster {
     #[serde(default)]
     pub name: String,
     pub nodes: Vec<NodeSpec>,
-    /// The network mode.
-    pub network: Network,
+    /// The mode of the pod network.
+    #[serde(with = "by_name")]
+    pub network: Mode,
     pub addresses: AddressOptions,
     /// Switches of the node agents, as `HyperVContainer=true`.
     #[serde(default)]
@@ -146,20 +146,16 @@ pub struct Cluster {
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
 
-/// A pod network between nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Network {
-    /// Every node routes the others' pods to their addresses
-    #[default]
-    HostGateway,
-}
+/// A mode by its name.
+mod by_name {
+    use super::Mode;
 
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::HostGateway => "host-gateway",
-        })
+    pub fn serialize<S: serde::Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(mode)
+    }
+
+    pub fn deserialize<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+        <String as serde::Deserialize>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -169,7 +165,7 @@ pub struct Requested {
     /// `--nodes`.
     pub nodes: Option<Vec<NodeSpec>>,
     /// `--network`.
-    pub network: Option<Network>,
+    pub network: Option<Mode>,
     /// `--cluster-cidr` and the like.
     pub addresses: Option<AddressOptions>,
     /// `--feature-gates`.

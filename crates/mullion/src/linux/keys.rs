@@ -20,6 +20,8 @@ const DAYS: u32 = 365;
 
 /// Port of a new cluster's API server on the real host.
 pub const DEFAULT_PORT: u16 = 6443;
+/// The router's access to the API, in `DIR/pki`.
+pub const ROUTER_KUBECONFIG: &str = "gw.conf";
 /// Port of the API server on the LAN.
 pub const LAN_PORT: u16 = 6443;
 
@@ -45,6 +47,9 @@ pub fn prepare(dir: &Path, layout: &Layout, name: &str, server: &str) -> Result<
         let config = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, &user);
         pki::write_private(&dir.join(format!("{node}.conf")), &config.to_yaml())?;
     }
+    // The router reads Nodes, as the user of upstream's kube-proxy may.
+    let router = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), client(&ca, "system:kube-proxy", "")?).named(name, "router");
+    pki::write_private(&dir.join(ROUTER_KUBECONFIG), &router.to_yaml())?;
     // One name for context, cluster and user: files of several clusters merge, and `kubectl --context NAME` works.
     let admin = kubeconfig(&ca, server, client(&ca, "kubernetes-admin", "system:masters")?).named(name, name);
     pki::write_private(&dir.join("admin.conf"), &admin.to_yaml())?;

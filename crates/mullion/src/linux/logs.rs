@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
+use fabric::Mode;
 use jiff::Timestamp;
 use lab::dir::Dirs;
 use lab::error::LabError;
@@ -19,15 +20,15 @@ use crate::exit::{Code, Failure};
 /// How often the files are looked at with `--follow`.
 const LOOK: Duration = Duration::from_millis(100);
 /// Hosts of the lab itself, and the processes whose logs they are.
-const OF_LAB: [(&str, &[&str]); 3] = [("cp", &["control-plane"]), ("gw", &["outside"]), ("lab", &["lab"])];
+const OF_LAB: [(&str, &[&str]); 3] = [("cp", &["control-plane"]), ("gw", &["outside", "router"]), ("lab", &["lab"])];
 
 pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     let dirs = dirs(&args.dir)?;
     let cluster = Cluster::load(&dirs)?.ok_or_else(|| LabError::NotRunning(dirs.dir.clone()))?;
-    if args.host == "gw" && !cluster.outside && files(&dirs, "gw").is_empty() {
+    if args.host == "gw" && !cluster.outside && cluster.network != Mode::L3 && files(&dirs, "gw").is_empty() {
         let (down, up) = (dirs.command("down"), dirs.command("up --outside"));
         let way = format!("a running cluster gets it with `{down}`, then `{up}`");
-        return Err(Failure::new(Code::Usage, anyhow!("gw has no processes unless the cluster runs with --outside: {way}")));
+        return Err(Failure::new(Code::Usage, anyhow!("gw has no processes unless the cluster runs with --outside or --network l3: {way}")));
     }
     let mut sources = sources(&dirs, &cluster, &args.host, args.component.as_deref())?;
     let since = args.since.map(|since| Timestamp::now().saturating_sub(since).unwrap_or(Timestamp::MIN));

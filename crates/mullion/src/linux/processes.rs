@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use fabric::Mode;
 use hcn::HnsVersion;
 use ipnet::IpNet;
 use kube_rules::NodeOs;
@@ -15,7 +16,7 @@ use node_config::{KubeProxyConfiguration, KubeletConfiguration, NetworkList, Net
 use uuid::Uuid;
 
 use super::cluster_file::{Cluster, Layout};
-use super::keys::LAN_PORT;
+use super::keys::{LAN_PORT, ROUTER_KUBECONFIG};
 
 /// Name of the control plane's process.
 pub const CONTROL_PLANE_PROCESS: &str = "control-plane";
@@ -80,6 +81,7 @@ impl Argv {
 /// All processes, in the order of their start.
 pub fn list(inputs: &Inputs<'_>) -> Vec<ProcessSpec> {
     let mut all = vec![control_plane(inputs)];
+    all.extend((inputs.cluster.network == Mode::L3).then(|| router(inputs)));
     for node in &inputs.cluster.nodes {
         let mut before = Vec::new();
         if node.os.is_windows() {
@@ -111,7 +113,8 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("node-mask", addresses.node_mask)
         .opt("service-cidr", addresses.service_cidr)
         .opt("dns-ip", addresses.dns_ip)
-        .opt("service-node-port-range", addresses.service_node_port_range);
+        .opt("service-node-port-range", addresses.service_node_port_range)
+        .opt("network", inputs.cluster.network);
     let argv = match addresses.load_balancer_cidr {
         Some(cidr) => argv.opt("load-balancer-cidr", cidr),
         None => argv,
@@ -120,6 +123,17 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
     let mut process = ProcessSpec::new(CONTROL_PLANE_PROCESS, "cp", argv.0, dirs.log(None, "control-plane"));
     process.fds = vec![(API_LISTENER.to_owned(), API_FD)];
     process.readiness = Readiness::Notify;
+    process
+}
+
+/// Keeps the routes to pods on `gw`.
+fn router(inputs: &Inputs<'_>) -> ProcessSpec {
+    let dirs = inputs.dirs;
+    let argv = Argv(vec!["/proc/self/exe".to_owned(), "fabric".to_owned(), "router".to_owned()])
+        .path("kubeconfig", dirs.dir.join("pki").join(ROUTER_KUBECONFIG));
+    let argv = argv.opt("network", inputs.cluster.network).opt("cluster-cidr", inputs.layout.addresses.cluster_cidr);
+    let mut process = ProcessSpec::new("router", lab::lan::ROUTER, argv.0, dirs.log(None, "router"));
+    process.after = vec![CONTROL_PLANE_PROCESS.to_owned()];
     process
 }
 
@@ -224,6 +238,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         loopback_dsr: spec.loopback_dsr,
         service_cidr: Some(IpNet::V4(addresses.service_cidr)),
         lan: Some(IpNet::V4(LAN)),
+        network: inputs.cluster.network.to_string(),
         cni_conf_dir: text(host.join("cni").join("conf")),
         ipam_dir: text(host.join("cni").join("ipam")),
         cpu: spec.cpu.to_string(),

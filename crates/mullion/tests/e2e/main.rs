@@ -20,6 +20,7 @@ mod http;
 mod images;
 mod machine;
 mod manifests;
+mod networks;
 mod outside;
 mod pods;
 mod probes;
@@ -56,6 +57,18 @@ fn services_lead_to_pods_of_both_systems() {
         ("packets to the outside are refused at once", outside::is_refused_at_once),
         ("deletion ends pods and NodePort", services::deletion),
     ]);
+}
+
+#[test]
+fn router_joins_the_pods_of_all_nodes() {
+    let steps: &[Step] = &[
+        ("the router has a route to every node's pods", networks::router_has_the_routes),
+        ("IIS answers by its NodePort", services::iis_answers_by_node_port),
+        ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
+        ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
+        ("a Windows pod reaches a Linux pod", services::linux_server),
+    ];
+    cluster::take(&Cluster::up_with("", &["--network", "l3"]), steps);
 }
 
 #[test]

@@ -23,6 +23,7 @@ fn no_defaults() -> NodeConfig {
             loopback_dsr: false,
             service_cidr: "10.97.0.0/16".parse().ok(),
             lan: "10.240.0.0/24".parse().ok(),
+            network: "l3".to_owned(),
             cni_conf_dir: "/conf".into(),
             ipam_dir: "/ipam".into(),
             cpu: "500m".into(),

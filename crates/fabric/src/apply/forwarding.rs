@@ -6,6 +6,8 @@ use ipnet::IpNet;
 use linux_sys::sysctl;
 use nft::{Chain, ChainType, Desired, Engine, Family, Hook, Nft, NftError, Table, rule};
 
+use crate::mode::Masquerade;
+
 const TABLE: &str = "mullion-fabric";
 const CHAIN: &str = "masquerade";
 
@@ -20,13 +22,13 @@ pub enum LinuxError {
     Masquerade(#[source] NftError),
 }
 
-/// Makes the node forward, and makes pods of `pod_cidr` leave with the node's address for everything outside
-/// `cluster_cidr`. Changes nothing that is right.
-pub fn ensure(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), LinuxError> {
+/// Makes the node forward, and makes its pods leave with the node's address for everything outside the cluster. Changes
+/// nothing that is right.
+pub fn ensure(desired: Masquerade) -> Result<(), LinuxError> {
     if !sysctl::get("net.ipv4.ip_forward").is_ok_and(|value| value == "1") {
         sysctl::set("net.ipv4.ip_forward", "1").map_err(LinuxError::Forwarding)?;
     }
-    masquerade(pod_cidr, cluster_cidr).map_err(LinuxError::Masquerade)
+    masquerade(desired.pods, desired.cluster).map_err(LinuxError::Masquerade)
 }
 
 fn masquerade(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), NftError> {
@@ -45,22 +47,22 @@ mod tests {
 
     #[test]
     fn bridge_is_created_once_and_recreated_when_it_changes_or_vanishes() {
-        in_lab("linux::tests::bridge_is_created_once_and_recreated_when_it_changes_or_vanishes", || {
-            let (pods, cluster) = ("192.168.1.0/24".parse().unwrap(), "192.168.0.0/16".parse().unwrap());
+        in_lab("apply::forwarding::tests::bridge_is_created_once_and_recreated_when_it_changes_or_vanishes", || {
+            let desired = Masquerade { pods: "192.168.1.0/24".parse().unwrap(), cluster: "192.168.0.0/16".parse().unwrap() };
             let table = Table::new(Family::Ip, TABLE);
             let nft = Nft::open().unwrap();
             let handles = || nft.rules(&table, CHAIN).unwrap().iter().map(|rule| rule.handle).collect::<Vec<_>>();
-            ensure(pods, cluster).unwrap();
+            ensure(desired).unwrap();
             let first = handles();
-            ensure(pods, cluster).unwrap();
+            ensure(desired).unwrap();
             assert_eq!((handles(), first.len()), (first.clone(), 1));
             assert_eq!(sysctl::get("net.ipv4.ip_forward").unwrap(), "1");
-            ensure("192.168.7.0/24".parse().unwrap(), cluster).unwrap();
+            ensure(Masquerade { pods: "192.168.7.0/24".parse().unwrap(), ..desired }).unwrap();
             assert!(handles().len() == 1 && handles() != first);
             let mut batch = Batch::new();
             batch.del_table(&table);
             nft.commit(&batch).unwrap();
-            ensure(pods, cluster).unwrap();
+            ensure(desired).unwrap();
             assert_eq!(handles().len(), 1);
         });
     }

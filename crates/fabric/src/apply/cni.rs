@@ -1,0 +1,60 @@
+//! The file of the CNI configuration, which appears when the network is ready.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::conf::FILE;
+
+/// A configuration file that could not be written or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} the CNI configuration {path}")]
+pub struct ConfError {
+    what: &'static str,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// Writes the configuration in one step unless it is there already; true when it was written.
+pub fn write(dir: &Path, document: &Value) -> Result<bool, ConfError> {
+    let path = dir.join(FILE);
+    let text = format!("{document:#}\n");
+    if fs::read_to_string(&path).is_ok_and(|present| present == text) {
+        return Ok(false);
+    }
+    let written = fs::create_dir_all(dir).and_then(|()| atomic_file::write(&path, text));
+    written.map(|()| true).map_err(|source| ConfError { what: "write", path, source })
+}
+
+/// Removes the configuration, so that no pod starts on a network that is not there.
+pub fn remove(dir: &Path) -> Result<(), ConfError> {
+    let path = dir.join(FILE);
+    match fs::remove_file(&path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ConfError { what: "remove", path, source }),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn configuration_is_written_once_and_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let sub = dir.path().join("net.d");
+        assert!(write(&sub, &json!({"name": "a"})).unwrap());
+        assert!(!write(&sub, &json!({"name": "a"})).unwrap(), "the same again writes nothing");
+        assert!(write(&sub, &json!({"name": "b"})).unwrap());
+        let names: Vec<_> = fs::read_dir(&sub).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, [FILE]);
+        remove(&sub).unwrap();
+        remove(&sub).unwrap();
+        assert!(!sub.join(FILE).exists());
+    }
+}

@@ -1,0 +1,242 @@
+//! Modes of the pod network, each a pure function from nodes, settings and the host's routes to what must hold on one host.
+//!
+//! A new mode is a file in `mode/` and a row of [`MODES`].
+
+mod desired;
+mod host_gateway;
+mod l3;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use host::HostRoute;
+use ipnet::IpNet;
+
+pub use desired::{Desired, Hop, Masquerade};
+
+use crate::conf;
+use crate::hns;
+use crate::rows::NodeRow;
+
+/// How pods of different nodes reach each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Every node routes the others' pod CIDRs to their addresses. The nodes are neighbours on one link.
+    #[default]
+    HostGateway,
+    /// The router between the nodes has a route for every pod CIDR; nodes send everything to it.
+    L3,
+}
+
+/// The function of a mode: adds what it wants to what is common to all.
+type Decide = fn(&Inputs<'_>, &mut Desired);
+
+/// Name, summary for users, and function of every mode.
+pub const MODES: &[(Mode, &str, &str, Decide)] = &[
+    (Mode::HostGateway, "host-gateway", "every node routes the others' pods to their addresses", host_gateway::decide),
+    (Mode::L3, "l3", "the router between the nodes has a route to every node's pods", l3::decide),
+];
+
+impl Mode {
+    fn row(self) -> &'static (Mode, &'static str, &'static str, Decide) {
+        // The table has every mode: a test compares.
+        MODES.iter().find(|row| row.0 == self).unwrap_or(&MODES[0])
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A mode that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no pod network: use {}", names())]
+pub struct UnknownMode {
+    name: String,
+}
+
+fn names() -> String {
+    MODES.iter().map(|row| row.1).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Mode {
+    type Err = UnknownMode;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMode> {
+        MODES.iter().find(|row| row.1 == text).map(|row| row.0).ok_or_else(|| UnknownMode { name: text.to_owned() })
+    }
+}
+
+/// What the host is to the pod network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A node, which has pods.
+    Node(Box<PodSettings>),
+    /// A host on the nodes' network without pods, which reaches pods, such as the control plane's.
+    Host,
+    /// The router between the nodes.
+    Router,
+}
+
+/// How pods of a node are attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// To an HNS network.
+    Windows {
+        /// The physical adapter's alias, for example `Ethernet`.
+        adapter: String,
+        /// Pods reach themselves through their Services, where HNS has direct server return.
+        loopback_dsr: bool,
+    },
+    /// To a Linux bridge of this name.
+    Linux { bridge: String },
+}
+
+/// Settings of a node that has pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSettings {
+    pub attachment: Attachment,
+    /// The cluster's identity (UID of namespace `kube-system`), which marks what is ours.
+    pub cluster_uid: String,
+    /// Name of the network, in CNI and HNS.
+    pub network_name: String,
+    /// Every ClusterIP lies here.
+    pub service_cidr: IpNet,
+    /// The network of the nodes.
+    pub lan: IpNet,
+    /// Cluster DNS.
+    pub dns_ip: IpAddr,
+    /// For example `cluster.local`.
+    pub cluster_domain: String,
+    /// Where the CNI configuration goes.
+    pub cni_conf_dir: PathBuf,
+    /// Where host-local keeps reservations; absent means its default.
+    pub ipam_dir: Option<PathBuf>,
+}
+
+/// Configuration of the pod network on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub mode: Mode,
+    /// This host's name; of nodes, the Node's.
+    pub node_name: String,
+    /// Every pod's address lies in one of these; one per address family.
+    pub cluster_cidrs: Vec<IpNet>,
+    pub role: Role,
+}
+
+/// What a mode decides from.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    pub settings: &'a Settings,
+    /// All Nodes by name.
+    pub nodes: &'a BTreeMap<String, NodeRow>,
+    /// The host's main routing table.
+    pub routes: &'a [HostRoute],
+}
+
+/// A pod CIDR of another node, and the address of that node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer<'a> {
+    pub node: &'a str,
+    pub row: &'a NodeRow,
+    pub cidr: IpNet,
+    /// Of the same family as the CIDR.
+    pub address: IpAddr,
+}
+
+/// What must hold on this host.
+pub fn desired(inputs: &Inputs<'_>) -> Desired {
+    let mut desired = Desired::default();
+    (inputs.settings.mode.row().3)(inputs, &mut desired);
+    desired
+}
+
+/// Every other node's pod CIDRs, and why some are left out. Nodes that do not have their CIDR or address yet are no
+/// problem: they will.
+pub fn peers<'a>(own: &str, nodes: &'a BTreeMap<String, NodeRow>, cluster_cidrs: &[IpNet]) -> (Vec<Peer<'a>>, Vec<String>) {
+    let (mut peers, mut problems) = (Vec::new(), Vec::new());
+    // Disjoint, so that only the neighbours in order can overlap a new one.
+    let mut taken: BTreeMap<IpNet, &str> = BTreeMap::new();
+    let own_first = nodes.get_key_value(own).into_iter().chain(nodes.iter().filter(|(name, _)| *name != own));
+    for (name, row) in own_first {
+        for cidr in row.pod_cidrs.iter().copied() {
+            if !cluster_cidrs.iter().any(|cluster| cluster.contains(&cidr)) {
+                let known = cluster_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ");
+                problems.push(format!("node {name}: pod CIDR {cidr} is outside the cluster's {known}; it gets no route"));
+                continue;
+            }
+            let before = taken.range(..=cidr).next_back().filter(|(other, _)| other.contains(&cidr));
+            let after = taken.range(cidr..).next().filter(|(other, _)| cidr.contains(*other));
+            if let Some((other, holder)) = before.or(after) {
+                problems.push(format!(
+                    "node {name}: pod CIDR {cidr} overlaps {other} of node {holder}; it gets no route until one of the two nodes is registered anew"
+                ));
+                continue;
+            }
+            taken.insert(cidr, name);
+            if let Some(address) = row.address(cidr).filter(|_| name != own) {
+                peers.push(Peer { node: name, row, cidr, address });
+            }
+        }
+    }
+    (peers, problems)
+}
+
+impl<'a> Inputs<'a> {
+    /// Every other node's pod CIDRs; problems go into `desired`.
+    fn peers(&self, desired: &mut Desired) -> Vec<Peer<'a>> {
+        let (peers, problems) = peers(&self.settings.node_name, self.nodes, &self.settings.cluster_cidrs);
+        desired.problems.extend(problems);
+        peers
+    }
+
+    /// What a node with a pod CIDR and an address, both of IPv4, attaches its pods with.
+    fn own_pods(&self) -> Option<(&'a PodSettings, conf::Inputs)> {
+        let Role::Node(pods) = &self.settings.role else { return None };
+        let row = self.nodes.get(&self.settings.node_name)?;
+        let pod_cidr = row.pod_cidr()?;
+        let node_ip = row.address(pod_cidr)?;
+        let same_family = |net: &&IpNet| net.addr().is_ipv4() == pod_cidr.addr().is_ipv4();
+        let inputs = conf::Inputs {
+            name: pods.network_name.clone(),
+            pod_cidr,
+            node_ip,
+            cluster_cidr: self.settings.cluster_cidrs.iter().find(same_family).copied().unwrap_or(pod_cidr),
+            service_cidr: pods.service_cidr,
+            lan: pods.lan,
+            dns_ip: pods.dns_ip,
+            domain: pods.cluster_domain.clone(),
+            ipam_dir: pods.ipam_dir.clone(),
+            loopback_dsr: matches!(pods.attachment, Attachment::Windows { loopback_dsr: true, .. }),
+        };
+        Some((pods, inputs))
+    }
+
+    /// The network of this node's pods where packets between nodes are plain: an L2Bridge on Windows, a bridge on Linux.
+    fn plain_network(&self, desired: &mut Desired) {
+        let Some((pods, inputs)) = self.own_pods() else { return };
+        match &pods.attachment {
+            Attachment::Windows { adapter, .. } => {
+                desired.hns = Some(hns::Desired::new(&pods.cluster_uid, &pods.network_name, adapter, inputs.pod_cidr));
+                desired.cni = Some(conf::windows(&inputs));
+            }
+            Attachment::Linux { bridge } => {
+                desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
+                desired.cni = Some(conf::linux(&inputs, bridge));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+use super::*;
+
+fn nodes(list: &[(&str, &[&str], &[&str])]) -> BTreeMap<String, NodeRow> {
+    let row = |cidrs: &[&str], addresses: &[&str]| NodeRow {
+        pod_cidrs: cidrs.iter().map(|text| text.parse().unwrap()).collect(),
+        addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+        windows: false,
+    };
+    list.iter().map(|(name, cidrs, addresses)| ((*name).to_owned(), row(cidrs, addresses))).collect()
+}
+
+fn three() -> BTreeMap<String, NodeRow> {
+    nodes(&[
+        ("a", &["192.168.0.0/24", "fd00:10::/64"], &["10.240.0.11", "fd00::11"]),
+        ("b", &["192.168.1.0/24", "fd00:11::/64"], &["10.240.0.12", "fd00::12"]),
+        ("c", &["192.168.2.0/24", "fd00:12::/64"], &["10.240.0.13"]),
+        ("waits-for-cidr", &[], &["10.240.0.15"]),
+        ("waits-for-address", &["192.168.9.0/24"], &[]),
+    ])
+}
+
+fn settings(mode: Mode, role: Role) -> Settings {
+    let cluster_cidrs = vec!["192.168.0.0/16".parse().unwrap(), "fd00::/16".parse().unwrap()];
+    Settings { mode, node_name: "a".into(), cluster_cidrs, role }
+}
+
+fn pods(attachment: Attachment) -> Role {
+    Role::Node(Box::new(PodSettings {
+        attachment,
+        cluster_uid: "uid".into(),
+        network_name: "mullion".into(),
+        service_cidr: "10.96.0.0/12".parse().unwrap(),
+        lan: "10.240.0.0/24".parse().unwrap(),
+        dns_ip: "10.96.0.10".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+        cni_conf_dir: "/conf".into(),
+        ipam_dir: None,
+    }))
+}
+
+fn route(dst: &str, via: &str) -> HostRoute {
+    HostRoute { dst: dst.parse().unwrap(), via: via.parse().ok(), oif: 2, metric: 0, ours: false }
+}
+
+fn host_routes() -> [HostRoute; 3] {
+    [route("0.0.0.0/0", "10.240.0.1"), route("10.240.0.0/24", ""), route("fd00::/64", "")]
+}
+
+fn decided(mode: Mode, role: Role, nodes: &BTreeMap<String, NodeRow>) -> String {
+    let settings = settings(mode, role);
+    desired(&Inputs { settings: &settings, nodes, routes: &host_routes() }).to_string()
+}
+
+fn windows() -> Role {
+    pods(Attachment::Windows { adapter: "Ethernet".into(), loopback_dsr: true })
+}
+
+fn linux() -> Role {
+    pods(Attachment::Linux { bridge: "cni0".into() })
+}
+
+#[test]
+fn table_names_every_mode() {
+    for mode in [Mode::HostGateway, Mode::L3] {
+        assert_eq!(mode.name().parse(), Ok(mode));
+    }
+    assert_eq!(MODES.len(), 2, "name the new mode above");
+    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3");
+}
+
+#[test]
+fn host_gateway_routes_both_families_on_every_host_but_the_router() {
+    insta::assert_snapshot!(decided(Mode::HostGateway, windows(), &three()), @r"
+    route 192.168.1.0/24 via 10.240.0.12 (b)
+    route 192.168.2.0/24 via 10.240.0.13 (c)
+    route fd00:11::/64 via fd00::12 (b)
+    hns-network mullion L2Bridge 192.168.0.0/24
+    hns-endpoint mullion_ep 192.168.0.2 on the host
+    cni 10-mullion.conflist win-bridge
+    ");
+    insta::assert_snapshot!(decided(Mode::HostGateway, linux(), &three()), @r"
+    route 192.168.1.0/24 via 10.240.0.12 (b)
+    route 192.168.2.0/24 via 10.240.0.13 (c)
+    route fd00:11::/64 via fd00::12 (b)
+    masquerade 192.168.0.0/24 outside 192.168.0.0/16
+    cni 10-mullion.conflist bridge portmap
+    ");
+    assert_eq!(decided(Mode::HostGateway, Role::Router, &three()), "");
+    let host = decided(Mode::HostGateway, Role::Host, &three());
+    assert!(host.lines().count() == 3 && host.lines().all(|line| line.starts_with("route")), "{host}");
+}
+
+#[test]
+fn l3_routes_on_the_router_alone() {
+    insta::assert_snapshot!(decided(Mode::L3, windows(), &three()), @r"
+    hns-network mullion L2Bridge 192.168.0.0/24
+    hns-endpoint mullion_ep 192.168.0.2 on the host
+    cni 10-mullion.conflist win-bridge
+    ");
+    let settings = Settings { node_name: "gw".into(), ..settings(Mode::L3, Role::Router) };
+    let nodes = three();
+    let router = desired(&Inputs { settings: &settings, nodes: &nodes, routes: &[] });
+    insta::assert_snapshot!(router.to_string(), @r"
+    route 192.168.0.0/24 via 10.240.0.11 (a)
+    route 192.168.1.0/24 via 10.240.0.12 (b)
+    route 192.168.2.0/24 via 10.240.0.13 (c)
+    route fd00:10::/64 via fd00::11 (a)
+    route fd00:11::/64 via fd00::12 (b)
+    ");
+    assert_eq!(decided(Mode::L3, Role::Host, &nodes), "");
+}
+
+#[test]
+fn contradictions_are_reported_and_the_rest_goes_on() {
+    let nodes = nodes(&[
+        ("a", &["192.168.0.0/24"], &["10.240.0.11"]),
+        ("b", &["192.168.1.0/24"], &["10.240.0.12"]),
+        ("c", &["192.168.1.128/25"], &["10.240.0.13"]),
+        ("d", &["192.168.0.0/23"], &["10.240.0.14"]),
+        ("e", &["172.16.0.0/24"], &["10.240.0.15"]),
+        ("far", &["192.168.5.0/24"], &["10.9.0.5"]),
+        ("v6", &["fd00:7::/64"], &["2001:db8::7"]),
+    ]);
+    insta::assert_snapshot!(decided(Mode::HostGateway, Role::Host, &nodes), @r"
+    route 192.168.1.0/24 via 10.240.0.12 (b)
+    ! node c: pod CIDR 192.168.1.128/25 overlaps 192.168.1.0/24 of node b; it gets no route until one of the two nodes is registered anew
+    ! node d: pod CIDR 192.168.0.0/23 overlaps 192.168.0.0/24 of node a; it gets no route until one of the two nodes is registered anew
+    ! node e: pod CIDR 172.16.0.0/24 is outside the cluster's 192.168.0.0/16, fd00::/16; it gets no route
+    ! node far: its address 10.9.0.5 is behind router 10.240.0.1, so host-gateway cannot reach its pods 192.168.5.0/24; put the nodes on one network, or use the mode l3
+    ! node v6: no route leads to its address 2001:db8::7, so its pods fd00:7::/64 are not reached; give this host an address on the nodes' network
+    ");
+}

@@ -1,0 +1,21 @@
+//! Modes of the pod network: the ways between nodes that are not the default.
+
+use crate::cluster::{Cluster, PATIENCE, until};
+
+/// The router has a route for each node's pods, and no other host has one.
+pub fn router_has_the_routes(cluster: &Cluster) {
+    let nodes = cluster.json(&["nodes"]);
+    let nodes = nodes["items"].as_array().expect("nodes");
+    for node in nodes {
+        let (name, cidr) = (node["metadata"]["name"].as_str().expect("a name"), node["spec"]["podCIDR"].as_str().expect("a pod CIDR"));
+        let addresses = node["status"]["addresses"].as_array().expect("addresses");
+        let address = addresses.iter().find(|address| address["type"] == "InternalIP").and_then(|address| address["address"].as_str());
+        let line = format!("route + {cidr} via {} ({name})", address.expect("an address"));
+        until("the router's route", PATIENCE, || {
+            let log = cluster.place.mullion(&["logs", "gw"]).ok("mullion logs gw");
+            if log.contains(&line) { Ok(()) } else { Err(format!("no {line:?} in {log}")) }
+        });
+        let log = cluster.place.mullion(&["logs", name]).ok("mullion logs");
+        assert!(!log.contains("route + "), "{name} sends all to the router: {log}");
+    }
+}
