@@ -1,5 +1,7 @@
 //! What all workers share, and the task that starts and informs them.
 
+mod allocation;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +26,7 @@ use crate::sources::Sources;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
 use crate::worker::{self, Note};
+pub(crate) use allocation::Deferred;
 use kube_rules::Amounts;
 
 /// Shared by all workers.
@@ -50,8 +53,10 @@ pub(crate) struct Agent {
     pub polls: Polls,
     /// When the agent started, in whole seconds.
     pub started: Timestamp,
-    /// Pods that hold resources of the node.
+    /// Pods that hold resources of the node, with the resources that they hold.
     pub admitted: Mutex<BTreeMap<String, Arc<Pod>>>,
+    /// Pods whose resize waits for resources.
+    pub deferred: Mutex<BTreeMap<String, Deferred>>,
 }
 
 /// The workers by pod UID.
@@ -150,7 +155,8 @@ impl Agent {
         if notes.get(uid).is_some_and(|n| n.is_closed()) {
             notes.remove(uid);
             drop(notes);
-            self.admitted().remove(uid);
+            self.forget_deferred(uid);
+            self.release(uid);
             self.statuses.forget(uid);
         }
     }

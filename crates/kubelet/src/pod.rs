@@ -13,6 +13,7 @@ mod backoff;
 mod machine;
 mod memory;
 mod plan;
+pub(crate) mod resize;
 pub(crate) mod resources;
 pub(crate) mod status;
 #[cfg(test)]
@@ -21,10 +22,11 @@ mod tests;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, PodStatus};
 
-pub(crate) use action::{Action, Kill, Start, Why};
+pub(crate) use action::{Action, Kill, ResizeNews, Start, Why};
 pub(crate) use backoff::Backoffs;
 pub(crate) use machine::{Event, Failed, Outcome, PodState, on};
 pub(crate) use memory::{Attempt, Content, Failure, Health, Hook, ImageState, Memory, Retry, SandboxWork, Stop, Volumes, WaitingReason};
+pub(crate) use resize::{Pending, PendingReason, Record, Update};
 
 /// What the runtime holds of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,6 +77,18 @@ pub(crate) struct Container {
     pub message: String,
     pub image: String,
     pub image_id: String,
+    /// What the runtime says that it enforces.
+    pub resources: Option<Enforced>,
+}
+
+/// Resources of a container as the runtime has them (Linux).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Enforced {
+    /// Thousandths of a processor, from the container's weight.
+    pub cpu_request: Option<i64>,
+    pub cpu_limit: Option<i64>,
+    /// Bytes.
+    pub memory_limit: Option<i64>,
 }
 
 /// What a container is in its pod.
@@ -95,6 +109,8 @@ pub(crate) struct Input<'a> {
     pub memory: &'a Memory,
     /// The API does not know the pod any more.
     pub gone: bool,
+    /// What the runtime was told of resources.
+    pub record: &'a Record,
     /// The pod's ephemeral containers, as containers.
     pub ephemeral: &'a [Spec],
     pub now: Timestamp,
@@ -110,6 +126,8 @@ pub(crate) struct NodeInfo {
     pub host_ips: Vec<String>,
     /// Prefix of container IDs: `containerd`.
     pub runtime: String,
+    /// Pods can be resized in place, which upstream refuses on Windows.
+    pub resizes: bool,
 }
 
 /// What an event leads to.

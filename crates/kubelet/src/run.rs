@@ -202,6 +202,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         polls: config.polls,
         started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default(),
         admitted: Mutex::default(),
+        deferred: Mutex::default(),
     });
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
     tasks.spawn(forever(async move { statuses.run().await }));

@@ -7,7 +7,7 @@ use cri::labels::{CONTAINER_NAME, POD_UID};
 use cri::v1;
 use jiff::Timestamp;
 
-use crate::pod::{Container, Observed, Sandbox, State};
+use crate::pod::{Container, Enforced, Observed, Sandbox, State};
 
 /// Annotation keys of upstream's kubelet (kuberuntime/labels.go).
 pub(crate) mod annotations {
@@ -69,7 +69,9 @@ fn sandbox(mut s: v1::PodSandboxStatus) -> Sandbox {
 fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
     let image = s.image.unwrap_or_default();
     let shown = if image.user_specified_image.is_empty() { image.image } else { image.user_specified_image };
+    let resources = s.resources.and_then(|r| r.linux).map(|r| enforced(&r));
     Container {
+        resources,
         id: s.id,
         sandbox,
         name: s.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),
@@ -89,6 +91,18 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
         message: s.message,
         image: shown,
         image_id: if s.image_ref.is_empty() { s.image_id } else { s.image_ref },
+    }
+}
+
+/// What a runtime says of a Linux container's resources (upstream toKubeContainerResources).
+fn enforced(r: &v1::LinuxContainerResources) -> Enforced {
+    let positive = |n: i64| (n > 0).then_some(n);
+    let quota = positive(r.cpu_period).map(|period| r.cpu_quota.saturating_mul(1000) / period);
+    Enforced {
+        // A weight of 1024 is a processor; upstream rounds up.
+        cpu_request: positive(r.cpu_shares).map(|shares| (shares.saturating_mul(1000) + 1023) / 1024),
+        cpu_limit: quota.and_then(positive),
+        memory_limit: positive(r.memory_limit_in_bytes),
     }
 }
 

@@ -64,6 +64,11 @@ impl PodDirs {
         Ok(PodDirs { pod: agent_dir.join("pods")?.join(uid)?, logs })
     }
 
+    /// The file with the resources that the pod has.
+    pub(crate) fn resources(&self) -> Result<PodPath, PathError> {
+        self.pod.join("resources.json")
+    }
+
     fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, PathError> {
         self.pod.join("volumes")?.join(plugin)?.join(name)
     }

@@ -9,6 +9,7 @@ mod apply;
 mod errors;
 mod files;
 mod image;
+mod resize;
 mod site;
 mod start;
 
@@ -84,7 +85,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     let failed_start = SignedDuration::try_from(agent.polls.failed_start).unwrap_or(SignedDuration::ZERO);
     let mut worker = Worker {
         uid: uid(&pod),
-        state: PodState::new(pod, node_info(&agent), failed_start),
+        state: PodState::new(pod, node_info(&agent), failed_start, resize::load(&agent, &dirs)),
         agent,
         dirs,
         tell,
@@ -103,7 +104,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
 
 fn node_info(agent: &Agent) -> NodeInfo {
     let health = agent.health.borrow();
-    NodeInfo { network_ready: health.connects, host_ips: agent.host_ips.clone(), runtime: health.name.clone() }
+    let resizes = !agent.side.os.is_windows();
+    NodeInfo { network_ready: health.connects, host_ips: agent.host_ips.clone(), runtime: health.name.clone(), resizes }
 }
 
 impl Worker {
@@ -188,7 +190,10 @@ impl Worker {
         }
         let ended = self.state.observed.containers.iter().all(|c| c.state == State::Exited);
         if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) && ended {
-            self.agent.admitted().remove(&self.uid);
+            self.agent.release(&self.uid);
+        }
+        if self.state.has_decided_resize() {
+            self.agent.forget_deferred(&self.uid);
         }
     }
 

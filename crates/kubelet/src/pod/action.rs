@@ -2,13 +2,22 @@
 
 use std::fmt;
 
-use super::Health;
+use super::resize::Resources;
+use super::{Health, Pending, PendingReason, Record, Update};
 
 /// What to do next, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     /// Decide whether the node takes the pod.
     Admit,
+    /// Keep what is allocated to the pod on disk.
+    SaveResources(Record),
+    /// Decide whether the node grants other resources to the pod.
+    DecideResize { wanted: Resources },
+    /// Say what became of a resize.
+    ReportResize(ResizeNews),
+    /// Change the resources of a running container.
+    Update(Update),
     /// Look at what the runtime holds of the pod.
     Observe,
     /// Make the volumes ready.
@@ -43,6 +52,33 @@ pub(crate) enum Action {
     CleanUp,
     /// Let the API forget the pod, after the status has arrived there.
     DeleteFromApi,
+}
+
+/// What became of a resize of the pod's `generation`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ResizeNews {
+    Pending { pending: Pending, generation: i64 },
+    Started { generation: i64 },
+    Failed { generation: i64, error: String },
+    Completed { generation: i64 },
+}
+
+impl ResizeNews {
+    /// Reason and first words of the event, as upstream.
+    pub(crate) fn words(&self) -> (&'static str, String) {
+        match self {
+            ResizeNews::Pending { pending, .. } => {
+                let reason = match pending.reason {
+                    PendingReason::Deferred => "ResizeDeferred",
+                    PendingReason::Infeasible => "ResizeInfeasible",
+                };
+                (reason, format!("Pod resize {}", pending.reason))
+            }
+            ResizeNews::Started { .. } => ("ResizeStarted", "Pod resize started".into()),
+            ResizeNews::Failed { .. } => ("ResizeError", "Pod resize error".into()),
+            ResizeNews::Completed { .. } => ("ResizeCompleted", "Pod resize completed".into()),
+        }
+    }
 }
 
 /// A run of a container that is to begin.
@@ -80,12 +116,18 @@ pub(crate) enum Why {
     Unhealthy,
     StartupFailed,
     PostStartFailed,
+    /// Its resize policy asks for a restart.
+    Resized,
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Action::Admit => f.write_str("admit"),
+            Action::SaveResources(_) => f.write_str("save resources"),
+            Action::DecideResize { .. } => f.write_str("decide about the resize"),
+            Action::ReportResize(news) => write!(f, "report: {}", news.words().1),
+            Action::Update(update) => write!(f, "change {update}"),
             Action::Observe => f.write_str("observe"),
             Action::MountVolumes => f.write_str("mount volumes"),
             Action::RefreshVolumes => f.write_str("refresh volumes"),

@@ -38,7 +38,8 @@ pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<It
     Ok(())
 }
 
-fn resources<'a>(pod: &Pod, allocatable: &Amounts, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
+/// Checks the requests of a pod against what the node has left beside `others`.
+pub(crate) fn resources<'a>(pod: &Pod, allocatable: &Amounts, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
     let count = others.clone().count() as i64;
     let capacity = allocatable.get("pods").map_or(110, |q| q.value());
     if count + 1 > capacity {

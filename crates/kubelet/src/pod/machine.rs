@@ -8,11 +8,14 @@ use k8s_openapi::api::core::v1::{Container as Spec, Pod};
 use kube_rules::Refusal;
 
 use super::plan::{self, Step};
+use super::resize::{self, Resources};
 use super::{
-    Action, Attempt, Container, Content, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Retry, SandboxWork,
-    Start, State, Stop, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
+    Action, Attempt, Container, Content, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending, Record, Retry,
+    SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
 };
 use crate::probes;
+
+mod resizing;
 
 /// Waits after failures: (first, longest).
 type Waits = (SignedDuration, SignedDuration);
@@ -46,6 +49,17 @@ pub(crate) enum Event {
     /// The node as it is now.
     Node(NodeInfo),
     Admitted(Result<(), Refusal>),
+    ResourcesSaved(Outcome),
+    /// What the node says to resources that were asked for.
+    ResizeDecided {
+        wanted: Resources,
+        verdict: Result<(), Pending>,
+    },
+    /// The resources of a running container were changed, or why not.
+    Updated {
+        update: Update,
+        result: Result<(), String>,
+    },
     /// Something at the runtime changed.
     RuntimeChanged,
     /// A look at the runtime that began at [`PodState::version`] `as_of`; None when it did not answer.
@@ -107,7 +121,13 @@ enum Admission {
 /// Everything the machine knows of one pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PodState {
+    /// The pod with the resources that are allocated to it.
     pub pod: Arc<Pod>,
+    /// The pod as the API has it, which may ask for others.
+    asked: Arc<Pod>,
+    pub record: Record,
+    /// The record on disk.
+    saved: Option<Record>,
     /// The API does not know the pod any more.
     pub gone: bool,
     pub node: NodeInfo,
@@ -137,6 +157,7 @@ pub(crate) fn on(event: Event, state: &mut PodState, now: Timestamp) -> Output {
         }
         return Output { actions, status: None, wake: None, finished: false };
     }
+    actions.extend(state.save(now));
     if state.seen != Some(state.version) {
         let due = state.observe_at.is_none_or(|at| at <= now);
         if !state.observing && due {
@@ -145,6 +166,12 @@ pub(crate) fn on(event: Event, state: &mut PodState, now: Timestamp) -> Output {
         }
         return Output { actions, status: None, wake: state.observe_at.filter(|_| !due), finished: false };
     }
+    if let Some(wanted) = state.wants() {
+        // The status waits for the decision: with the new generation it would say that nothing is pending.
+        actions.extend(wanted);
+        return Output { actions, status: None, wake: None, finished: false };
+    }
+    actions.extend(state.progress());
     actions.extend(state.probes());
     let step = loop {
         let mut step = state.plan(now);
@@ -156,14 +183,27 @@ pub(crate) fn on(event: Event, state: &mut PodState, now: Timestamp) -> Output {
             break step;
         }
     };
-    Output { actions, status: Some(step.status), wake: step.wake, finished: state.gone && state.memory.cleaned }
+    let save = match state.memory.saving {
+        Some(Attempt::RetryAt(at)) => Some(at),
+        _ => None,
+    };
+    let wake = [step.wake, save].into_iter().flatten().min();
+    Output { actions, status: Some(step.status), wake, finished: state.gone && state.memory.cleaned }
 }
 
 impl PodState {
     /// The state of a pod of which nothing is known but its object: for a new pod, and after the agent's start.
-    pub(crate) fn new(pod: Arc<Pod>, node: NodeInfo, failed_start: SignedDuration) -> Self {
+    /// `record` is what an earlier run of the agent kept.
+    pub(crate) fn new(pod: Arc<Pod>, node: NodeInfo, failed_start: SignedDuration, record: Option<Record>) -> Self {
+        let asked = resize::resources(&pod);
+        // A pod that another agent left was given what it asked for, as far as anyone knows.
+        let saved = record.clone();
+        let record = record.unwrap_or_else(|| Record { allocated: asked.clone(), actuated: asked });
         PodState {
-            pod,
+            pod: resize::with_resources(&pod, &record.allocated),
+            asked: pod,
+            record,
+            saved,
             gone: false,
             node,
             observed: Observed::default(),
@@ -208,6 +248,7 @@ impl PodState {
             ephemeral: &ephemeral,
             now,
             node: &self.node,
+            record: &self.record,
         })
     }
 
@@ -219,8 +260,17 @@ impl PodState {
                 if old.labels != new.labels || old.annotations != new.annotations {
                     self.content_changed();
                 }
-                self.pod = pod;
+                self.pod = resize::with_resources(&pod, &self.record.allocated);
+                self.asked = pod;
             }
+            Event::ResourcesSaved(outcome) => {
+                self.memory.saving = (outcome == Outcome::Failed).then_some(retry(outcome));
+                if outcome == Outcome::Failed {
+                    self.saved = None;
+                }
+            }
+            Event::ResizeDecided { wanted, verdict } => return self.decided(wanted, verdict),
+            Event::Updated { update, result } => return self.updated(&update, result, now),
             Event::Gone => self.gone = true,
             Event::Node(node) => self.node = node,
             Event::Admitted(verdict) => {
@@ -461,6 +511,10 @@ impl PodState {
             }
             Action::BackOffPull { container } => self.back_off_pull(container),
             Action::BackOffRestart { id, .. } => drop(self.memory.announced.insert(id.clone())),
+            Action::Update(update) => {
+                self.memory.resize.updating = Some(update.id.clone());
+                self.memory.resize.retry_at = None;
+            }
             Action::Start(start) => self.begin_start(start, now),
             Action::Kill(Kill { id, grace, why, .. }) => {
                 self.memory.hooks.remove(id);
@@ -469,7 +523,14 @@ impl PodState {
             }
             Action::Remove { id } => drop(self.memory.removals.insert(id.clone(), Attempt::UnderWay)),
             Action::TearDownVolumes | Action::CleanUp | Action::DeleteFromApi => self.memory.ending = Some(Attempt::UnderWay),
-            Action::Admit | Action::Observe | Action::ReportNetwork { .. } | Action::PostStart { .. } | Action::Probe { .. } => {}
+            Action::Admit
+            | Action::SaveResources(_)
+            | Action::DecideResize { .. }
+            | Action::ReportResize(_)
+            | Action::Observe
+            | Action::ReportNetwork { .. }
+            | Action::PostStart { .. }
+            | Action::Probe { .. } => {}
         }
     }
 
@@ -486,6 +547,9 @@ impl PodState {
     fn begin_start(&mut self, start: &Start, now: Timestamp) {
         self.memory.starting.insert(start.container.clone());
         self.memory.images.remove(&start.container);
+        if let Some(allocated) = self.record.allocated.get(&start.container) {
+            self.record.actuated.insert(start.container.clone(), allocated.clone());
+        }
         let hash = self.spec_of(&start.container).map(|c| container_hash(&c)).unwrap_or_default();
         if let Some(before) = self.observed.ended(&start.container, &self.memory) {
             self.memory.restarts.tried(&format!("{}/{hash}", start.container), before.finished_at.unwrap_or(now), now);

@@ -6,6 +6,7 @@ use std::fmt;
 use jiff::{SignedDuration, Timestamp};
 use kube_rules::Refusal;
 
+use super::resize::Resize;
 use super::{Backoffs, Why};
 
 /// What is known beside the pod and the runtime: work under way, failures and when to try again.
@@ -37,6 +38,9 @@ pub(crate) struct Memory {
     pub removals: BTreeMap<String, Attempt>,
     /// The current step of the pod's end: tearing down, cleaning up or deleting.
     pub ending: Option<Attempt>,
+    pub resize: Resize,
+    /// The writing of the record of resources.
+    pub saving: Option<Attempt>,
     /// Probe verdicts, by container id. A container without probes has none.
     pub health: BTreeMap<String, Health>,
     /// Runtime objects, volumes and directories are gone.

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, PodStatus};
 
 use super::{
     Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, Sandbox, SandboxWork, Start, State, Volumes, WaitingReason, Why,
-    container_hash, containers, grace, is_deleted, is_host_network, status,
+    container_hash, containers, grace, is_deleted, is_host_network, resize, status,
 };
 use crate::go_time::go_duration;
 
@@ -202,6 +202,30 @@ impl Plan<'_> {
             }
         }
         self.remove_old(spec);
+        self.resize(spec, sandbox);
+    }
+
+    /// Brings the resources of running containers to what is allocated, one change after the other.
+    fn resize(&mut self, spec: &PodSpec, sandbox: &Sandbox) {
+        let i = self.input;
+        if !i.node.resizes || i.memory.resize.updating.is_some() {
+            return;
+        }
+        let running = |name: &str| i.observed.newest_in(name, &sandbox.id).filter(|c| c.state == State::Running);
+        let mut changes = resize::changes(spec, i.record, running);
+        // What restarts gets its resources then.
+        changes.retain(|(_, c, run, from, to)| !resize::restarts(c, *from, *to) && !i.memory.stops.contains_key(&run.id));
+        let Some(update) = resize::next_update(&changes) else { return };
+        if self.is_due(i.memory.resize.retry_at.map(Attempt::RetryAt)) {
+            self.actions.push(Action::Update(update));
+        }
+    }
+
+    /// Whether a running container has to restart for its resources.
+    fn resize_restarts(&self, c: &Spec) -> bool {
+        let to = resize::Amounts::of(&c.resources.clone().unwrap_or_default());
+        let from = self.input.record.actuated.get(&c.name).map(resize::Amounts::of);
+        self.input.node.resizes && from.is_some_and(|from| resize::restarts(c, from, to))
     }
 
     /// Returns whether the next container may start.
@@ -225,6 +249,8 @@ impl Plan<'_> {
                 let health = i.memory.health.get(&h.id);
                 if h.hash != container_hash(c) {
                     self.kill(h, grace(i.pod), Why::Changed);
+                } else if self.resize_restarts(c) {
+                    self.kill(h, grace(i.pod), Why::Resized);
                 } else if i.memory.hooks.get(&h.id) == Some(&Hook::Failed) {
                     self.kill(h, grace(i.pod), Why::PostStartFailed);
                 } else if health.is_some_and(|p| !p.alive) {
@@ -256,9 +282,13 @@ impl Plan<'_> {
         false
     }
 
-    /// Whether an ended run was stopped only to begin again with another image, whatever the restart policy.
+    /// Whether an ended run was stopped only to begin again with another image or other resources, whatever the restart policy.
     fn replaced(&self, c: &Spec, run: &Container) -> bool {
-        run.hash != container_hash(c) && self.input.memory.stops.get(&run.id).is_some_and(|s| s.why == Why::Changed)
+        match self.input.memory.stops.get(&run.id).map(|s| s.why) {
+            Some(Why::Changed) => run.hash != container_hash(c),
+            Some(Why::Resized) => true,
+            _ => false,
+        }
     }
 
     /// Whether starts wait for a postStart hook: upstream starts a pod's containers one after the other.

@@ -1,17 +1,27 @@
 //! The API status of a pod (upstream kubelet_pods.go, status/generate.go).
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
-    PodCondition, PodIP, PodSpec, PodStatus,
+    PodCondition, PodIP, PodSpec, PodStatus, ResourceRequirements,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use kube_rules::Quantity;
+
 use super::plan::{Ending, Waiting};
+use super::resize::{Amounts, Work};
 use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, containers, is_host_network};
 
 /// The conditions that belong to the node agent; others are left alone.
-pub(crate) const OWN_CONDITIONS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+pub(crate) const OWN_CONDITIONS: [&str; 7] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESIZE_PENDING, RESIZE_IN_PROGRESS];
+
+pub(super) const RESIZE_PENDING: &str = "PodResizePending";
+pub(super) const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
 pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodStatus {
     let old = i.pod.status.clone().unwrap_or_default();
@@ -51,6 +61,16 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let ephemeral = |c: &Spec| ContainerStatus { ready: false, started: None, ..container(i, Kind::Init, c, waiting, ending, &old) };
     status.ephemeral_container_statuses = (!i.ephemeral.is_empty()).then(|| i.ephemeral.iter().map(ephemeral).collect());
     status
+}
+
+/// A condition of the pod's status.
+pub(super) fn condition<'a>(pod: &'a Pod, type_: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == type_)
+}
+
+/// Whether the pod's status says that it has ended.
+pub(super) fn is_terminal(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
 /// When `activeDeadlineSeconds` runs out.
@@ -104,6 +124,8 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         image_id: newest.image_id.clone(),
         container_id: Some(id(i, newest)),
         restart_count: newest.restarts as i32,
+        allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
+        resources: Some(resources(i, c, newest)),
         last_state: previous.map(|p| terminated(i, p)).or_else(kept),
         ..Default::default()
     };
@@ -137,6 +159,39 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         }
     }
     status
+}
+
+/// The resources that a container has: what is allocated, and while it runs what the runtime enforces. A memory request is known to
+/// the agent alone. Below the least that a runtime can enforce the allocated value stands (upstream convertContainerStatusResources).
+fn resources(i: &Input<'_>, c: &Spec, run: &Container) -> ResourceRequirements {
+    const LEAST_SHARES: i64 = 2;
+    const LEAST_LIMIT: i64 = 10;
+    let mut resources = c.resources.clone().unwrap_or_default();
+    if run.state != State::Running || !i.node.resizes {
+        return resources;
+    }
+    let allocated = Amounts::of(&resources);
+    let known = i.record.actuated.get(&c.name).map_or(allocated, Amounts::of);
+    let enforced = run.resources.unwrap_or_default();
+    let cpu = |actual: Option<i64>, known: i64, allocated: i64, least: i64| match actual {
+        Some(actual) if actual > least || allocated > least => actual,
+        Some(_) => allocated,
+        None => known,
+    };
+    let put = |list: &mut Option<BTreeMap<String, ApiQuantity>>, name: &str, value: i64, quantity: Quantity| {
+        // Only what is requested or limited at all has a list.
+        if let Some(list) = list.as_mut().filter(|_| value != 0) {
+            list.insert(name.to_owned(), ApiQuantity(quantity.to_string()));
+        }
+    };
+    let limit = cpu(enforced.cpu_limit, known.cpu_limit, allocated.cpu_limit, LEAST_LIMIT);
+    put(&mut resources.limits, "cpu", limit, Quantity::from_millis(limit));
+    let memory = enforced.memory_limit.unwrap_or(known.memory_limit);
+    put(&mut resources.limits, "memory", memory, Quantity::from_bytes(memory));
+    let request = cpu(enforced.cpu_request, known.cpu_request, allocated.cpu_request, LEAST_SHARES);
+    put(&mut resources.requests, "cpu", request, Quantity::from_millis(request));
+    put(&mut resources.requests, "memory", known.memory_request, Quantity::from_bytes(known.memory_request));
+    resources
 }
 
 /// Whether the sandbox of a container is there and has its network.
@@ -374,6 +429,31 @@ fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], st
     for (type_, verdict) in OWN_CONDITIONS.into_iter().zip(own) {
         set_condition(status, type_, verdict, generation, i.now);
     }
+    let resize = &i.memory.resize;
+    let pending = match &resize.work {
+        Work::Pending { pending, generation } => Some((Some(pending.reason.to_string()), Some(pending.message.clone()), *generation)),
+        _ => None,
+    };
+    let progress = resize.progress.as_ref().map(|p| (p.error.as_ref().map(|_| "Error".to_owned()), p.error.clone(), p.generation));
+    resize_condition(status, RESIZE_PENDING, pending, i.now);
+    resize_condition(status, RESIZE_IN_PROGRESS, progress.filter(|_| !matches!(phase.as_str(), "Succeeded" | "Failed")), i.now);
+}
+
+/// Sets a condition of a resize (reason, message, generation), or takes it away.
+fn resize_condition(status: &mut PodStatus, type_: &str, now_is: Option<(Option<String>, Option<String>, i64)>, now: Timestamp) {
+    let list = status.conditions.get_or_insert_default();
+    let before = list.iter().position(|c| c.type_ == type_).map(|at| list.remove(at));
+    let Some((reason, message, generation)) = now_is else { return };
+    let since = before.filter(|c| c.reason == reason).and_then(|c| c.last_transition_time);
+    list.push(PodCondition {
+        type_: type_.to_owned(),
+        status: "True".to_owned(),
+        reason,
+        message,
+        observed_generation: Some(generation),
+        last_probe_time: None,
+        last_transition_time: since.or(Some(seconds(now))),
+    });
 }
 
 fn set_condition(status: &mut PodStatus, type_: &str, v: Verdict, generation: Option<i64>, now: Timestamp) {

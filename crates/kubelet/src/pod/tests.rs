@@ -97,14 +97,16 @@ impl World {
 
     fn step(&self) -> Step {
         let ephemeral = ephemeral(&self.pod);
+        let resources = resize::resources(&self.pod);
         step(&Input {
+            record: &Record { allocated: resources.clone(), actuated: resources },
             ephemeral: &ephemeral,
             pod: &self.pod,
             observed: &self.observed,
             memory: &self.memory,
             gone: self.gone,
             now: t(self.now),
-            node: &NodeInfo { network_ready: self.network_ready, host_ips: vec!["10.240.0.11".into()], runtime: "sim".into() },
+            node: &NodeInfo { network_ready: self.network_ready, host_ips: vec!["10.240.0.11".into()], runtime: "sim".into(), resizes: true },
         })
     }
 

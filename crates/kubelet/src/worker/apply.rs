@@ -28,6 +28,13 @@ impl Worker {
     pub(super) async fn apply(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Admit => Some(Event::Admitted(self.admit().await)),
+            Action::SaveResources(record) => Some(Event::ResourcesSaved(self.save_resources(&record))),
+            Action::DecideResize { wanted } => Some(self.decide_resize(wanted)),
+            Action::ReportResize(news) => {
+                self.report_resize(&news);
+                None
+            }
+            Action::Update(update) => Some(self.update(update).await),
             Action::Observe => Some(self.observe().await),
             Action::MountVolumes => Some(Event::VolumesMounted(self.mount_volumes().await)),
             Action::RefreshVolumes => Some(Event::VolumesRefreshed(self.mount_volumes().await)),
@@ -208,6 +215,7 @@ impl Worker {
             Why::Unhealthy => format!("Container {name} failed liveness probe{restarts}"),
             Why::StartupFailed => format!("Container {name} failed startup probe{restarts}"),
             Why::PostStartFailed => "FailedPostStartHook".to_owned(),
+            Why::Resized => format!("Container {name} resize requires restart"),
         }
     }
 

@@ -23,7 +23,6 @@ use link::Link;
 use runtime::Runtime;
 
 const NODE: &str = "win01";
-const OS: NodeOs = NodeOs::Windows { build: 20348 };
 
 pub struct World {
     pub runtime: Runtime,
@@ -37,6 +36,8 @@ pub struct World {
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     pub hcn: Option<hcn::HcnClient>,
+    /// What the next agent's node runs.
+    pub os: NodeOs,
     /// How often the next agent looks again.
     pub polls: kubelet::Polls,
     boot: u32,
@@ -63,6 +64,7 @@ impl World {
             port: 0,
             host_network: None,
             hcn: None,
+            os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
             boot: 0,
             agent: None,
@@ -106,12 +108,12 @@ impl World {
             client: self.link.client(self.server.in_process(node)),
             api: cluster::ApiServer::default(),
             node_name: NODE.into(),
-            os: OS,
+            os: self.os,
             node_ips: vec!["10.240.0.12".parse().unwrap()],
             cri_endpoint: format!("unix://{}", self.dir.path().join("cri").display()),
-            root: Arc::new(HostRoot::windows(OS, [('C', self.drive())]).unwrap()),
+            root: Arc::new(self.root()),
             root_dir: "/var/lib/kubelet".into(),
-            facts: HostFacts::simulated(OS, "machine", &format!("boot-{}", self.boot)),
+            facts: HostFacts::simulated(self.os, "machine", &format!("boot-{}", self.boot)),
             capacity: Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 20, ephemeral_storage_bytes: 0 },
             labels: Default::default(),
             hyper_v_container: false,
@@ -133,6 +135,13 @@ impl World {
         let shutdown = stop.clone();
         let task = tokio::spawn(async move { kubelet::run(config, shutdown).await.unwrap() });
         self.agent = Some((stop, task));
+    }
+
+    fn root(&self) -> HostRoot {
+        match self.os {
+            NodeOs::Linux => HostRoot::linux(self.drive()).unwrap(),
+            NodeOs::Windows { .. } => HostRoot::windows(self.os, [('C', self.drive())]).unwrap(),
+        }
     }
 
     pub async fn stop_agent(&mut self) {

@@ -53,6 +53,10 @@ pub struct State {
     pub pulls: Vec<String>,
     pub execs: Vec<String>,
     pub network_ready: bool,
+    /// Updates of resources, as the runtime got them: (container, memory limit, cpu quota).
+    pub updates: Vec<(String, i64, i64)>,
+    /// Bytes that each container uses.
+    pub memory_used: u64,
     counter: u32,
     clock: i64,
 }
@@ -112,7 +116,7 @@ impl Runtime {
 
     /// Where a path of the node is on this machine.
     pub fn path(&self, path: &str) -> PathBuf {
-        let rest = path.strip_prefix(r"C:\").unwrap_or_else(|| panic!("{path} is not on drive C"));
+        let rest = path.strip_prefix(r"C:\").or(path.strip_prefix('/')).unwrap_or_else(|| panic!("{path} is not on drive C"));
         self.drive.join(rest.replace('\\', "/"))
     }
 
@@ -185,6 +189,7 @@ fn container_status(c: &Container) -> v1::ContainerStatus {
         image_ref: c.config.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
         labels: c.config.labels.clone(),
         annotations: c.config.annotations.clone(),
+        resources: Some(v1::ContainerResources { linux: c.config.linux.as_ref().and_then(|l| l.resources.clone()), windows: None }),
         ..Default::default()
     }
 }
@@ -417,6 +422,23 @@ service! { RuntimeService {
         Ok(Response::new(v1::ContainerStatusResponse { status: Some(status), ..Default::default() }))
     }
 
+    async fn update_container_resources(&self, r: Request<v1::UpdateContainerResourcesRequest>) -> Answer<v1::UpdateContainerResourcesResponse> {
+        let r = r.into_inner();
+        let mut state = self.state.lock().unwrap();
+        let c = state.containers.get_mut(&r.container_id).ok_or_else(|| no("container", &r.container_id))?;
+        let linux = r.linux.ok_or_else(|| Status::invalid_argument("no resources"))?;
+        let update = (c.config.metadata.clone().unwrap_or_default().name, linux.memory_limit_in_bytes, linux.cpu_quota);
+        c.config.linux.get_or_insert_default().resources = Some(linux);
+        state.updates.push(update);
+        Ok(Response::new(v1::UpdateContainerResourcesResponse {}))
+    }
+
+    async fn container_stats(&self, _: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {
+        let used = Some(v1::UInt64Value { value: self.state.lock().unwrap().memory_used });
+        let memory = Some(v1::MemoryUsage { usage_bytes: used, ..Default::default() });
+        Ok(Response::new(v1::ContainerStatsResponse { stats: Some(v1::ContainerStats { memory, ..Default::default() }) }))
+    }
+
     type GetContainerEventsStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
 
     async fn get_container_events(&self, _: Request<v1::GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
@@ -424,11 +446,9 @@ service! { RuntimeService {
         Ok(Response::new(Box::pin(events.filter_map(|e| e.ok().map(Ok)))))
     }
 } rest {
-    update_container_resources(UpdateContainerResourcesRequest) -> UpdateContainerResourcesResponse;
     exec(ExecRequest) -> ExecResponse;
     attach(AttachRequest) -> AttachResponse;
     port_forward(PortForwardRequest) -> PortForwardResponse;
-    container_stats(ContainerStatsRequest) -> ContainerStatsResponse;
     list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
     list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;

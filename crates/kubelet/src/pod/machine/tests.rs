@@ -1,6 +1,7 @@
 //! Table tests of the reducer: events at given times → actions, states and times of the next try.
 
 mod model;
+mod resize;
 
 use serde_json::json;
 
@@ -28,11 +29,12 @@ struct Machine {
 impl Machine {
     /// A machine that has admitted its pod and looked at an empty runtime.
     fn new(spec: serde_json::Value) -> (Self, Vec<String>) {
-        let node = NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into() };
-        let state = PodState::new(pod(spec), node, SignedDuration::from_secs(10));
+        let node = NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into(), resizes: true };
+        let state = PodState::new(pod(spec), node, SignedDuration::from_secs(10), None);
         let mut machine = Machine { state, now: 0, wake: None };
         assert_eq!(machine.on(Event::Tick), ["admit"]);
-        assert_eq!(machine.on(Event::Admitted(Ok(()))), ["observe"]);
+        assert_eq!(machine.on(Event::Admitted(Ok(()))), ["save resources", "observe"]);
+        assert_eq!(machine.on(Event::ResourcesSaved(Outcome::Done)), [""; 0]);
         let actions = machine.look(Observed::default());
         (machine, actions)
     }
@@ -282,7 +284,7 @@ fn a_pod_whose_image_changed_restarts_even_if_it_never_restarts() {
 #[test]
 fn a_refused_pod_says_so_and_touches_nothing() {
     let node = NodeInfo { network_ready: true, ..Default::default() };
-    let state = PodState::new(pod(json!({})), node, SignedDuration::from_secs(10));
+    let state = PodState::new(pod(json!({})), node, SignedDuration::from_secs(10), None);
     let mut m = Machine { state, now: 0, wake: None };
     m.on(Event::Tick);
     assert_eq!(m.on(Event::Admitted(Err(Refusal { reason: "OutOfcpu", message: "too much".into() }))), ["observe"]);

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::pod::{Kind, Sandbox, is_deleted};
+use crate::pod::resize::{Amounts, resources};
+use crate::pod::{Kind, Pending, PendingReason, Sandbox, is_deleted};
 
 /// Numbers that look random and are the same in each run (an LCG of Knuth's).
 struct Dice(u64);
@@ -41,6 +42,10 @@ struct World {
     starts: BTreeMap<(String, u32), String>,
     /// Nothing fails any more.
     calm: bool,
+    /// What is kept of the pod's resources over a crash.
+    disk: Option<Record>,
+    /// What the runtime was told of each container's resources, by id.
+    told: BTreeMap<String, Amounts>,
 }
 
 /// One line for an event.
@@ -74,7 +79,7 @@ impl World {
         let mut spec: serde_json::Value = serde_json::from_str(SPEC).unwrap();
         spec["restartPolicy"] = ["Always", "OnFailure", "Never"][dice.roll(3)].into();
         let pod = pod(spec);
-        let state = PodState::new(pod.clone(), node(), SignedDuration::from_secs(10));
+        let state = PodState::new(pod.clone(), node(), SignedDuration::from_secs(10), None);
         let mut world = World {
             dice,
             now: 0,
@@ -89,6 +94,8 @@ impl World {
             counter: 0,
             starts: BTreeMap::new(),
             calm: false,
+            disk: None,
+            told: BTreeMap::new(),
         };
         world.tell(Event::Tick);
         world
@@ -103,7 +110,7 @@ impl World {
             let phase = |s: Option<&PodStatus>| s.and_then(|s| s.phase.clone()).unwrap_or_default();
             let (old, new) = (phase(api.status.as_ref()), phase(Some(&status)));
             let ended = matches!(old.as_str(), "Succeeded" | "Failed");
-            assert!(!ended || old == new, "a pod that ended lives again\n{}", self.log.join("\n"));
+            assert!(!ended || old == new || self.state.memory.cleaned, "a pod that ended lives again\n{}", self.log.join("\n"));
             if !self.state.memory.cleaned {
                 api.status = Some(status);
             }
@@ -125,7 +132,15 @@ impl World {
         assert!(!doubled, "{action} is under way already\n{}", self.log.join("\n"));
         let look = (action == Action::Observe).then(|| (self.state.version(), self.runtime.clone()));
         match action {
-            Action::ReportNetwork { .. } | Action::BackOffPull { .. } | Action::BackOffRestart { .. } => {}
+            Action::ReportNetwork { .. } | Action::ReportResize(_) | Action::BackOffPull { .. } | Action::BackOffRestart { .. } => {}
+            // The worker ends it before it does anything else.
+            Action::SaveResources(record) => {
+                let outcome = self.outcome();
+                if outcome == Outcome::Done {
+                    self.disk = Some(record);
+                }
+                self.tell(Event::ResourcesSaved(outcome));
+            }
             Action::Probe { id, .. } => {
                 let health = Health { started: true, ready: true, alive: true };
                 self.tell(Event::Probed { id, health });
@@ -152,6 +167,10 @@ impl World {
                 Event::Observed { as_of, seen: answers.then_some(seen) }
             }
             Action::Admit => Event::Admitted(Ok(())),
+            Action::DecideResize { wanted } => {
+                let deferred = Pending { reason: PendingReason::Deferred, message: String::new() };
+                Event::ResizeDecided { wanted, verdict: if self.fails() { Err(deferred) } else { Ok(()) } }
+            }
             Action::MountVolumes => Event::VolumesMounted(self.outcome()),
             Action::RefreshVolumes => Event::VolumesRefreshed(self.outcome()),
             Action::EnsureImage { container } => {
@@ -203,6 +222,14 @@ impl World {
             Action::Start(start) => {
                 let container = start.container.clone();
                 Event::Started { container, result: self.start(&start) }
+            }
+            Action::Update(update) => {
+                let runs = self.runtime.containers.iter().any(|c| c.id == update.id && c.state == State::Running);
+                let result = if !runs || self.fails() { Err("no".to_owned()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.told.insert(update.id.clone(), update.to);
+                }
+                Event::Updated { update, result }
             }
             Action::Kill(Kill { id, .. }) => {
                 let outcome = self.outcome();
@@ -262,6 +289,7 @@ impl World {
             ..Default::default()
         };
         self.runtime.containers.insert(0, container);
+        self.told.insert(id.clone(), Amounts::of(&resources(&self.state.pod)[&start.container]));
         if broken { Err(failed(WaitingReason::RunContainerError)) } else { Ok(id) }
     }
 
@@ -288,6 +316,7 @@ impl World {
                 begun.action,
                 Action::Observe
                     | Action::Admit
+                    | Action::DecideResize { .. }
                     | Action::MountVolumes
                     | Action::RefreshVolumes
                     | Action::EnsureImage { .. }
@@ -304,14 +333,14 @@ impl World {
             self.finished = true;
             return;
         };
-        self.state = PodState::new(Arc::new(api), node(), SignedDuration::from_secs(10));
+        self.state = PodState::new(Arc::new(api), node(), SignedDuration::from_secs(10), self.disk.clone());
         self.tell(Event::Tick);
     }
 
     /// Something happens that nobody asked for.
     fn surprise(&mut self) {
         let pick = |dice: &mut Dice, ids: Vec<String>| (!ids.is_empty()).then(|| ids[dice.roll(ids.len())].clone());
-        match self.dice.roll(12) {
+        match self.dice.roll(13) {
             0..=2 => {
                 let running = self.runtime.containers.iter().filter(|c| c.state == State::Running).map(|c| c.id.clone()).collect();
                 if let Some(id) = pick(&mut self.dice, running) {
@@ -338,6 +367,16 @@ impl World {
                 self.echo();
             }
             8 => self.echo(),
+            10 if self.dice.one_in(4) => {
+                let cpu = format!("{}m", 10 + self.dice.roll(3));
+                let memory = format!("{}M", 10 + self.dice.roll(3));
+                if let Some(api) = &mut self.api {
+                    api.metadata.generation = api.metadata.generation.map(|g| g + 1);
+                    let requests = json!({"requests": {"cpu": cpu, "memory": memory}});
+                    api.spec.as_mut().unwrap().containers[1].resources = serde_json::from_value(requests).unwrap();
+                }
+                self.echo();
+            }
             9 => self.notice(),
             _ => {
                 self.now += self.dice.roll(8) as i64;
@@ -374,6 +413,9 @@ impl World {
                 self.exit(&id, 0);
             } else if !self.under_way.is_empty() {
                 self.complete();
+            } else if matches!(self.state.memory.resize.work, crate::pod::resize::Work::Pending { .. }) {
+                let wanted = resources(&self.state.asked);
+                self.tell(Event::ResizeDecided { wanted, verdict: Ok(()) });
             } else if let Some(at) = self.wake {
                 self.now = self.now.max(at.duration_since(t(0)).as_secs() + 1);
                 self.tell(Event::Tick);
@@ -405,12 +447,17 @@ impl World {
             assert!(running("a") && running("b") && running("s"), "not all containers run: {:?}\n{}", self.runtime, log());
             let ready = api.status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| c.type_ == "Ready" && c.status == "True");
             assert!(ready, "the pod is not Ready\n{}", log());
+            let b = self.runtime.containers.iter().find(|c| c.name == "b" && c.state == State::Running).unwrap();
+            assert_eq!(self.told[&b.id], Amounts::of(&resources(api)["b"]), "b does not have what it asks for\n{}", log());
+            let conditions = api.status.iter().flat_map(|s| s.conditions.iter().flatten());
+            let resize: Vec<_> = conditions.filter(|c| c.type_.starts_with("PodResize")).collect();
+            assert!(resize.is_empty(), "the resize does not end: {resize:?}\n{}", log());
         }
     }
 }
 
 fn node() -> NodeInfo {
-    NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into() }
+    NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into(), resizes: true }
 }
 
 #[test]

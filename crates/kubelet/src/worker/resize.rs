@@ -1,0 +1,103 @@
+//! Carrying out in-place resizes: the record on disk, the node's decision, the changes at the runtime.
+
+use cluster::EventType;
+use cri::v1;
+use thiserror_ext::AsReport as _;
+
+use super::Worker;
+use crate::agent::{Agent, key};
+use crate::pod::resize::{self, Resource, Resources};
+use crate::pod::{Event, Outcome, Record, ResizeNews, Update, resources};
+use crate::volumes::PodDirs;
+
+/// Bytes of a record at most.
+const RECORD: u64 = 1 << 20;
+
+/// The record of an earlier run of the agent, if it can be read.
+pub(super) fn load(agent: &Agent, dirs: &PodDirs) -> Option<Record> {
+    let path = dirs.resources().ok()?;
+    let bytes = agent.root.read(&path, RECORD).ok().flatten()?;
+    match serde_json::from_slice(&bytes) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            tracing::warn!(file = %path, %error, "the record of a pod's resources cannot be read; the pod has what it asks for");
+            None
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn save_resources(&self, record: &Record) -> Outcome {
+        let write = || -> Result<(), host::HostError> {
+            let bytes = serde_json::to_vec(record).unwrap_or_default();
+            self.agent.root.create_dir_all(&self.dirs.pod, 0o750)?;
+            self.agent.root.write_file(&self.dirs.resources()?, &bytes, 0o600)
+        };
+        match write() {
+            Ok(()) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "keeping the record of a pod's resources failed; trying again");
+                Outcome::Failed
+            }
+        }
+    }
+
+    pub(super) fn decide_resize(&self, wanted: Resources) -> Event {
+        let pod = resize::with_resources(self.state.asked(), &wanted);
+        let verdict = self.agent.decide_resize(&self.uid, &pod);
+        Event::ResizeDecided { wanted, verdict }
+    }
+
+    pub(super) fn report_resize(&self, news: &ResizeNews) {
+        let (reason, words) = news.words();
+        let (type_, generation, error) = match news {
+            ResizeNews::Pending { pending, generation } => (EventType::Warning, *generation, Some(pending.message.as_str())),
+            ResizeNews::Failed { generation, error } => (EventType::Warning, *generation, Some(error.as_str())),
+            ResizeNews::Started { generation } | ResizeNews::Completed { generation } => (EventType::Normal, *generation, None),
+        };
+        // What is pending is what was asked for; the rest is about what the pod has.
+        let pod = if matches!(news, ResizeNews::Pending { .. }) { self.state.asked() } else { &self.state.pod };
+        self.event(None, type_, reason, resize::message(&words, pod, generation, error));
+    }
+
+    pub(super) async fn update(&self, update: Update) -> Event {
+        let result = match self.refuses(&update).await {
+            Some(reason) => Err(reason),
+            None => self.tell_runtime(&update).await,
+        };
+        Event::Updated { update, result }
+    }
+
+    /// Why a memory limit cannot shrink now: the kernel would end the program that has more.
+    async fn refuses(&self, update: &Update) -> Option<String> {
+        let (old, new) = (update.from.memory_limit, update.to.memory_limit);
+        if update.resource != Resource::Memory || new == 0 || (old != 0 && new >= old) {
+            return None;
+        }
+        let stats = self.agent.cri.container_stats(v1::ContainerStatsRequest { container_id: update.id.clone() }).await;
+        let memory = match stats {
+            Ok(stats) => stats.memory.and_then(|m| m.usage_bytes.or(m.working_set_bytes)),
+            Err(error) => return Some(format!("cannot decrease memory limits: unable to read memory usage: {}", error.message())),
+        };
+        let name = &update.container;
+        match memory {
+            None => Some(format!("cannot decrease memory limits: missing container {name:?} memory usage")),
+            Some(used) if used.value >= new as u64 => Some(format!(
+                "cannot decrease memory limits: attempting to set container {name:?} memory limit ({new}) below current usage ({})",
+                used.value
+            )),
+            Some(_) => None,
+        }
+    }
+
+    async fn tell_runtime(&self, update: &Update) -> Result<(), String> {
+        let Some(mut container) = self.state.spec_of(&update.container) else {
+            return Err("the pod has no such container any more".to_owned());
+        };
+        container.resources = Some(update.to.requirements());
+        let spec = self.state.pod.spec.clone().unwrap_or_default();
+        let linux = resources::linux(&spec, &container, self.agent.side.capacity.memory_bytes);
+        let request = v1::UpdateContainerResourcesRequest { container_id: update.id.clone(), linux: Some(linux), ..Default::default() };
+        self.agent.cri.update_container_resources(request).await.map_err(|error| error.message())
+    }
+}
