@@ -101,9 +101,11 @@ impl Cgroups {
     /// Makes or changes a container's groups as far as there can be any, and returns their directories.
     pub(super) fn set(&self, container: &str, amounts: Amounts) -> Result<Vec<PathBuf>> {
         let mut dirs = Vec::new();
+        // A container with an amount of one kind is in groups of both: a limit that comes later is then seen inside it.
+        let grouped = amounts != Amounts::default();
         let mut write = |parent: &Parent, files: Vec<(&str, String)>| -> Result<()> {
             let dir = self.dir(parent, container);
-            if files.is_empty() && !dir.is_dir() {
+            if !grouped && !dir.is_dir() {
                 return Ok(());
             }
             match std::fs::create_dir(&dir) {

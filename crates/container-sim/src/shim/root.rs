@@ -212,9 +212,43 @@ pub(super) fn system_mounts(inside: &HostRoot, spec: &StartSpec, proc: Option<Ow
     let readonly = if spec.security.privileged { quiet } else { quiet | MsFlags::MS_RDONLY };
     // sysfs belongs to the network namespace's owner, which for the node's own network may be another one.
     if mount(Some("sysfs"), &fd_path(&sys), Some("sysfs"), readonly, NONE).is_err() {
-        mount(Some("tmpfs"), &fd_path(&sys), Some("tmpfs"), readonly, Some("mode=755,size=4k")).context("cannot mount /sys")?;
+        mount(Some("tmpfs"), &fd_path(&sys), Some("tmpfs"), quiet, Some("mode=755,size=4k")).context("cannot mount /sys")?;
+        directory(inside, GROUPS)?;
+        if !spec.security.privileged {
+            remount_readonly(&fd_path(&directory(inside, "/sys")?)).context("cannot protect /sys")?;
+        }
     }
-    Ok(())
+    control_groups(inside, &spec.limits.cgroups)
+}
+
+/// Where programs look for their control groups.
+const GROUPS: &str = "/sys/fs/cgroup";
+
+/// Shows the container's own control groups where programs look for them, read-only, as runc does: in version 1 a directory for each
+/// controller. A kernel without control groups has no place for them.
+fn control_groups(inside: &HostRoot, dirs: &[PathBuf]) -> Result<()> {
+    let groups = inside.parse(GROUPS)?;
+    if dirs.is_empty() || inside.kind(&groups)? != Some(FileKind::Directory) {
+        return Ok(());
+    }
+    let show = |dir: &Path, target: &PodPath| -> Result<()> {
+        bind(dir, &fd_path(&inside.resolve(target)?), false)?;
+        remount_readonly(&fd_path(&inside.resolve(target)?)).with_context(|| format!("cannot protect {target}"))
+    };
+    if let Some(unified) = dirs.iter().find(|dir| dir.join("cgroup.controllers").exists()) {
+        return show(unified, &groups);
+    }
+    let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("tmpfs"), &fd_path(&inside.resolve(&groups)?), Some("tmpfs"), quiet, Some("mode=755,size=4k"))
+        .with_context(|| format!("cannot mount {GROUPS}"))?;
+    for (controller, file) in [("cpu", "cpu.shares"), ("memory", "memory.limit_in_bytes")] {
+        if let Some(dir) = dirs.iter().find(|dir| dir.join(file).exists()) {
+            let target = groups.join(controller)?;
+            inside.create_dir_all(&target, 0o755)?;
+            show(dir, &target)?;
+        }
+    }
+    remount_readonly(&fd_path(&inside.resolve(&groups)?)).with_context(|| format!("cannot protect {GROUPS}"))
 }
 
 fn directory(inside: &HostRoot, path: &str) -> Result<Resolved> {

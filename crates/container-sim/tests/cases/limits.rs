@@ -67,6 +67,12 @@ pub async fn linux(dir: PathBuf) {
             .flat_map(|dir| ["memory.limit_in_bytes", "memory.max"].map(|name| dir.join(name)))
             .find_map(|path| std::fs::read_to_string(path).ok());
         assert_eq!(value.unwrap().trim(), (48u64 << 20).to_string());
+        // A program finds its own limits where it looks for them.
+        let look = "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max; \
+                    cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us /sys/fs/cgroup/cpu.max; echo x > /sys/fs/cgroup/cpu/cpu.shares || echo protected";
+        let seen = node.client.exec_sync(&id, &["/bin/sh".into(), "-c".into(), look.into()], Duration::ZERO).await.unwrap();
+        let seen = String::from_utf8(seen.stdout).unwrap();
+        assert!(seen.starts_with("50331648\n20000") && seen.ends_with("protected\n"), "{seen}");
     }
     node.create(
         &pod,
