@@ -108,7 +108,7 @@ impl NodeFacts {
         })
     }
 
-    /// The status as it should read; times of conditions come from `old` where they still hold.
+    /// The agent's part of the status as it should read; times of conditions come from `old` where they still hold.
     pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], disk_full: bool, old: &NodeStatus, now: Timestamp) -> Value {
         let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
@@ -152,7 +152,6 @@ impl NodeFacts {
             ("Ready", if ready { "True" } else { "False" }, if ready { "KubeletReady" } else { "KubeletNotReady" }, message),
         ];
         list.extend(health.host_network_condition());
-        let foreign = old.conditions.iter().flatten().filter(|c| list.iter().all(|own| own.0 != c.type_)).cloned();
         let own = list.iter().map(|(type_, status, reason, message)| {
             let before = old.conditions.iter().flatten().find(|c| c.type_ == *type_ && c.status == *status);
             let since = before.and_then(|c| c.last_transition_time.clone()).unwrap_or_else(|| seconds(now));
@@ -165,7 +164,7 @@ impl NodeFacts {
                 last_transition_time: Some(since),
             }
         });
-        foreign.chain(own).collect()
+        own.collect()
     }
 }
 
@@ -194,6 +193,16 @@ fn differs(a: &Value, b: &Value) -> bool {
         v
     };
     still(a) != still(b)
+}
+
+/// The strategic merge patch for the agent's status. Conditions merge by type, so that those of other writers stay, whatever they
+/// wrote since the agent read the Node; addresses would merge by type too, and are replaced.
+fn patch(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Some(addresses) = status["addresses"].as_array_mut() {
+        addresses.push(json!({"$patch": "replace"}));
+    }
+    json!({"status": status})
 }
 
 /// Lists that the node needs from the API server before it can run pods: pods get the addresses of services in their environment.
@@ -337,8 +346,8 @@ impl NodeKeeper {
     }
 
     async fn patch_status(&self, status: &Value) -> kube::Result<Node> {
-        let patch = json!({"status": status});
-        self.api().patch_status(self.facts.name(), &PatchParams::default(), &Patch::Merge(patch)).await
+        let patch = patch(status);
+        self.api().patch_status(self.facts.name(), &PatchParams::default(), &Patch::Strategic(patch)).await
     }
 
     /// Keeps status and labels true, for ever. `registered` is the Node as [`Self::register`] saw it.
@@ -475,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn readiness_keeps_its_times_and_foreign_conditions() {
+    fn readiness_keeps_its_times_and_leaves_foreign_conditions_alone() {
         let f = facts();
         let at = |s: i64| Timestamp::from_second(1_700_000_000 + s).unwrap();
         let first = f.status(&health(false), &[], false, &NodeStatus::default(), at(0));
@@ -486,7 +495,9 @@ mod tests {
         let ready_of = |s: &Value| s["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone();
         assert_eq!(ready_of(&again)["lastTransitionTime"], ready_of(&first)["lastTransitionTime"]);
         assert_eq!(ready_of(&again)["message"], "container runtime network not ready: x");
-        assert!(again["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "NetworkUnavailable"));
+        let sent = patch(&again)["status"].clone();
+        assert!(sent["conditions"].as_array().unwrap().iter().all(|c| c["type"] != "NetworkUnavailable"), "it belongs to others");
+        assert_eq!(sent["addresses"].as_array().unwrap().last(), Some(&json!({"$patch": "replace"})));
         let later = f.status(&health(true), &[], false, &old, at(9));
         assert!(is_status_ready(&later) && differs(&later, &again));
         assert_eq!(ready_of(&later)["lastTransitionTime"], "2023-11-14T22:13:29Z");

@@ -60,6 +60,25 @@ async fn the_node_is_ready_as_soon_as_its_network_is() {
 }
 
 #[tokio::test]
+async fn conditions_of_other_writers_survive_each_status_of_the_node() {
+    let world = ready_world().await;
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(world.admin());
+    for round in 0..10 {
+        // Both write at once: the agent because its network comes and goes.
+        world.runtime.state.lock().unwrap().network_ready = round % 2 == 1;
+        let type_ = format!("example.com/{round}");
+        let patch = json!({"status": {"conditions": [{"type": type_, "status": "True"}]}});
+        nodes.patch_status("win01", &Default::default(), &kube::api::Patch::Strategic(patch)).await.unwrap();
+        world.eventually("the agent's turn", async || world.node_is_ready().await == (round % 2 == 1)).await;
+    }
+    let conditions = world.node().await.unwrap().status.unwrap().conditions.unwrap();
+    let foreign = conditions.iter().filter(|c| c.type_.starts_with("example.com/")).count();
+    assert_eq!(foreign, 10, "{conditions:?}");
+    let addresses = world.node().await.unwrap().status.unwrap().addresses.unwrap();
+    assert_eq!(addresses.len(), 2, "{addresses:?}");
+}
+
+#[tokio::test]
 async fn a_pod_lives_and_dies() {
     let world = ready_world().await;
     world.config_map("cm", json!({"greeting": "hello"})).await;
