@@ -15,6 +15,7 @@ mod memory;
 mod plan;
 pub(crate) mod resize;
 pub(crate) mod resources;
+mod restart;
 pub(crate) mod status;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, PodStatus};
 
 use super::{
     Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, Sandbox, SandboxWork, Start, State, Volumes, WaitingReason, Why,
-    container_hash, containers, grace, is_deleted, is_host_network, resize, status,
+    container_hash, containers, grace, is_deleted, is_host_network, resize, restart, status,
 };
 use crate::go_time::go_duration;
 
@@ -83,14 +83,13 @@ impl Plan<'_> {
 
     /// Every main container ended and none will run again, or an init container failed for good.
     fn done(&self, spec: &PodSpec) -> bool {
-        let policy = spec.restart_policy.as_deref().unwrap_or("Always");
-        let newest = |c: &Spec| self.input.observed.newest(&c.name);
-        let ended = |c: &Spec| newest(c).filter(|h| h.state == State::Exited && !self.replaced(c, h)).map(|h| h.exit_code);
-        if policy == "Always" {
-            return false;
-        }
-        let init_failed = policy == "Never" && containers(spec).any(|(kind, c)| kind == Kind::Init && ended(c).is_some_and(|code| code != 0));
-        init_failed || spec.containers.iter().all(|c| ended(c).is_some_and(|code| policy == "Never" || code == 0))
+        let i = self.input;
+        let last = |kind: Kind, c: &Spec| {
+            let run = i.observed.newest(&c.name).filter(|run| run.state == State::Exited);
+            run.filter(|run| !restart::follows(i, spec, kind, c, run))
+        };
+        let init_failed = containers(spec).any(|(kind, c)| kind == Kind::Init && last(kind, c).is_some_and(|run| run.exit_code != 0));
+        init_failed || spec.containers.iter().all(|c| last(Kind::Main, c).is_some())
     }
 
     fn sync(&mut self, spec: &PodSpec) {
@@ -233,7 +232,7 @@ impl Plan<'_> {
         match here {
             Some(h) if h.state == State::Exited && h.exit_code == 0 => return true,
             Some(h) if h.state == State::Running => {}
-            Some(h) if h.state == State::Exited && spec.restart_policy.as_deref() == Some("Never") => {}
+            Some(h) if h.state == State::Exited && !restart::follows(self.input, spec, Kind::Init, c, h) => {}
             Some(h) if h.state == State::Unknown => self.kill(h, grace(self.input.pod), Why::SandboxGone),
             _ => self.start(c, sandbox),
         }
@@ -243,7 +242,7 @@ impl Plan<'_> {
     /// Keeps a main container or a sidecar as it should be. Returns whether it counts as started.
     fn main(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>, place: Place<'_>) -> bool {
         let i = self.input;
-        let policy = if place.sidecar { "Always" } else { spec.restart_policy.as_deref().unwrap_or("Always") };
+        let kind = if place.sidecar { Kind::Sidecar } else { Kind::Main };
         match here {
             Some(h) if h.state == State::Running => {
                 let health = i.memory.health.get(&h.id);
@@ -261,34 +260,20 @@ impl Plan<'_> {
             }
             Some(h) if h.state == State::Unknown => self.kill(h, grace(i.pod), Why::SandboxGone),
             Some(h) if h.state == State::Exited => {
-                let again = match policy {
-                    "Always" => true,
-                    "OnFailure" => h.exit_code != 0 || self.replaced(c, h),
-                    _ => self.replaced(c, h),
-                };
-                if again {
+                if restart::follows(i, spec, kind, c, h) {
                     self.start(c, place.sandbox);
                 }
             }
             _ => {
                 // Another sandbox's run may have finished the job already.
                 let before = i.observed.newest(&c.name);
-                let done = before.is_some_and(|b| b.state == State::Exited && policy == "OnFailure" && b.exit_code == 0);
+                let done = before.is_some_and(|b| b.state == State::Exited && b.exit_code == 0) && restart::runs_once(spec, kind, c);
                 if !done {
                     self.start(c, place.sandbox);
                 }
             }
         }
         false
-    }
-
-    /// Whether an ended run was stopped only to begin again with another image or other resources, whatever the restart policy.
-    fn replaced(&self, c: &Spec, run: &Container) -> bool {
-        match self.input.memory.stops.get(&run.id).map(|s| s.why) {
-            Some(Why::Changed) => run.hash != container_hash(c),
-            Some(Why::Resized) => true,
-            _ => false,
-        }
     }
 
     /// Whether starts wait for a postStart hook: upstream starts a pod's containers one after the other.

@@ -14,7 +14,7 @@ use kube_rules::Quantity;
 
 use super::plan::{Ending, Waiting};
 use super::resize::{Amounts, Work};
-use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, containers, is_host_network};
+use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, containers, is_host_network, restart};
 
 /// The conditions that belong to the node agent; others are left alone.
 pub(crate) const OWN_CONDITIONS: [&str; 7] =
@@ -296,9 +296,16 @@ fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending:
     if let Some(old @ ("Succeeded" | "Failed")) = old {
         return old.to_owned();
     }
-    let policy = spec.restart_policy.as_deref().unwrap_or("Always");
-    let (mut pending_init, mut failed_init) = (0, 0);
-    let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
+    let follows = |kind: Kind, name: &str, code: i32| {
+        let c = containers(spec).map(|(_, c)| c).find(|c| c.name == name);
+        let run = i.observed.newest(name).filter(|run| run.state == State::Exited);
+        c.is_some_and(|c| match run {
+            Some(run) => restart::follows(i, spec, kind, c, run),
+            None => restart::by_policy(spec, kind, c, code),
+        })
+    };
+    let (mut pending_init, mut failed_init, mut failed_for_good) = (0, 0, false);
+    let (mut running, mut waiting, mut stopped, mut succeeded, mut restarting) = (0, 0, 0, 0, 0);
     for (kind, s) in all {
         let state = s.state.clone().unwrap_or_default();
         let last = s.last_state.as_ref().and_then(|l| l.terminated.as_ref());
@@ -307,11 +314,19 @@ fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending:
             (Kind::Main, _, Some(t)) => {
                 stopped += 1;
                 succeeded += i32::from(t.exit_code == 0);
+                restarting += i32::from(follows(*kind, &s.name, t.exit_code));
             }
-            (Kind::Main, ..) if last.is_some() => stopped += 1,
+            (Kind::Main, ..) if last.is_some() => {
+                stopped += 1;
+                restarting += 1;
+            }
             (Kind::Main, ..) => waiting += 1,
             (Kind::Sidecar, ..) => pending_init += i32::from(s.started != Some(true)),
-            (Kind::Init, _, Some(t)) => failed_init += i32::from(t.exit_code != 0),
+            (Kind::Init, _, Some(t)) if t.exit_code != 0 => {
+                failed_init += 1;
+                failed_for_good |= !follows(*kind, &s.name, t.exit_code);
+            }
+            (Kind::Init, _, Some(_)) => {}
             (Kind::Init, ..) if last.is_some_and(|t| t.exit_code != 0) => failed_init += 1,
             (Kind::Init, ..) => pending_init += 1,
         }
@@ -319,22 +334,18 @@ fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending:
     let ran = running > 0 || stopped > 0;
     let phase = if ending == Ending::Over && (ran || super::is_deleted(i.pod) || failed_init > 0) {
         if stopped == succeeded && ran && waiting == 0 && failed_init == 0 { "Succeeded" } else { "Failed" }
-    } else if failed_init > 0 && policy == "Never" {
+    } else if failed_for_good {
         "Failed"
     } else if ((pending_init > 0 || failed_init > 0) && !ran) || waiting > 0 {
         "Pending"
-    } else if running > 0 {
+    } else if running > 0 || restarting > 0 {
         "Running"
     } else if stopped == 0 {
         "Pending"
-    } else if policy == "Always" {
-        "Running"
     } else if stopped == succeeded {
         "Succeeded"
-    } else if policy == "Never" {
-        "Failed"
     } else {
-        "Running"
+        "Failed"
     };
     phase.to_owned()
 }

@@ -208,6 +208,30 @@ fn restarts_follow_policy_and_back_off() {
 }
 
 #[test]
+fn a_containers_own_policy_and_rules_decide_about_its_restart() {
+    let spec = json!({"restartPolicy": "Never", "containers": [
+        {"name": "c", "image": "img", "restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]},
+        {"name": "d", "image": "img", "restartPolicy": "OnFailure"}]});
+    let ended = |c: i32, d: i32| {
+        let w = World::new(spec.clone()).sandbox(true).image("c").image("d");
+        let w = w.container("c", State::Exited, 0, c).container("d", State::Exited, 0, d);
+        (w.plan(), w.phase())
+    };
+    assert_eq!(ended(42, 0), (vec!["start c, restart 1".to_owned()], "Running".to_owned()));
+    assert_eq!(ended(1, 7), (vec!["start d, restart 1".to_owned()], "Running".to_owned()));
+    assert_eq!(ended(1, 0), (vec!["stop sandbox s0".to_owned()], "Failed".to_owned()));
+    assert_eq!(ended(0, 0), (vec!["stop sandbox s0".to_owned()], "Succeeded".to_owned()));
+}
+
+#[test]
+fn a_container_that_is_replaced_does_not_end_its_pod() {
+    let mut w = World::new(json!({"restartPolicy": "Never"})).sandbox(true).container("c", State::Exited, 0, 1).image("c");
+    w.pod.spec.as_mut().unwrap().containers[0].image = Some("img:2".into());
+    w.memory.stops.insert("c0".into(), Stop { grace: 30, why: Why::Changed, attempt: Attempt::Done });
+    assert_eq!((w.plan(), w.phase().as_str()), (vec!["start c, restart 1".to_owned()], "Running"));
+}
+
+#[test]
 fn a_replaced_sandbox_does_not_count_towards_the_back_off() {
     let mut w = World::new(json!({})).sandbox(true).container("c", State::Exited, 2, 0).image("c");
     let key = format!("c/{}", w.observed.containers[0].hash);
