@@ -49,6 +49,25 @@ impl Default for LogRotation {
     }
 }
 
+/// When unused images are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageCollection {
+    /// Percent of the images' file system from which on images are removed (`imageGCHighThresholdPercent`); 100 for never.
+    pub high_percent: u8,
+    /// Percent down to which they are (`imageGCLowThresholdPercent`).
+    pub low_percent: u8,
+    /// How long an image stays at least (`imageMinimumGCAge`).
+    pub min_age: Duration,
+    /// How often they are looked at.
+    pub interval: Duration,
+}
+
+impl Default for ImageCollection {
+    fn default() -> Self {
+        ImageCollection { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120), interval: Duration::from_secs(300) }
+    }
+}
+
 /// How often the agent looks again, though nothing says that something changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polls {
@@ -119,6 +138,8 @@ pub struct Config {
     pub eviction_hard: EvictionHard,
     /// When container logs are rotated.
     pub logs: LogRotation,
+    /// When unused images are removed.
+    pub images: ImageCollection,
     pub polls: Polls,
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,

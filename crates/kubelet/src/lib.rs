@@ -16,6 +16,7 @@ mod error;
 mod eviction;
 mod go_time;
 mod health;
+mod image_gc;
 mod images;
 mod logs;
 mod node;
@@ -34,7 +35,7 @@ mod tokens;
 mod volumes;
 mod worker;
 
-pub use config::{Capacity, Config, LogRotation, Polls, Resolver, ServerConfig};
+pub use config::{Capacity, Config, ImageCollection, LogRotation, Polls, Resolver, ServerConfig};
 pub use eviction::{EvictionError, EvictionHard, Threshold};
 pub use run::{RunError, run};
 pub use tls::TlsError;

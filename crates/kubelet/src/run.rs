@@ -16,7 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Agent, PodChange, Workers, watch_pods};
 use crate::config::Config;
 use crate::cri_config::NodeSide;
+use crate::go_time::go_duration;
 use crate::health::{self, RuntimeHealth};
+use crate::image_gc::Collector;
 use crate::images::Images;
 use crate::node::{FirstLists, NodeFacts, NodeKeeper};
 use crate::rotation;
@@ -205,6 +207,14 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         deferred: Mutex::default(),
     });
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
+    let collector = Collector {
+        client: agent.cri.clone(),
+        root: agent.root.clone(),
+        policy: config.images,
+        recorder: agent.recorder.clone(),
+        node: config.node_name.clone(),
+    };
+    tasks.spawn(forever(collector.keep()));
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
@@ -252,6 +262,9 @@ fn configz(config: &Config) -> serde_json::Value {
         "evictionHard": {"memory.available": config.eviction_hard.memory.to_string(), "nodefs.available": config.eviction_hard.nodefs.to_string()},
         "containerLogMaxSize": Quantity::from_bytes(config.logs.max_size as i64).to_string(),
         "containerLogMaxFiles": config.logs.max_files,
+        "imageGCHighThresholdPercent": config.images.high_percent,
+        "imageGCLowThresholdPercent": config.images.low_percent,
+        "imageMinimumGCAge": go_duration(config.images.min_age),
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m0s",
         "nodeLeaseDurationSeconds": 40,

@@ -184,6 +184,21 @@ async fn images_are_pulled_or_refused() {
 }
 
 #[tokio::test]
+async fn unused_images_go_when_their_disk_is_full_and_used_ones_stay() {
+    let mut world = World::new().await;
+    // Every disk is that full.
+    let soon = Duration::from_millis(100);
+    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::from_secs(1), interval: soon };
+    let world = started(world).await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    world.runtime.state.lock().unwrap().images.insert("unused:1".into());
+    let images = || world.runtime.state.lock().unwrap().images.iter().cloned().collect::<Vec<_>>();
+    world.eventually("the unused image gone", async || !images().contains(&"unused:1".to_owned())).await;
+    assert_eq!(images(), ["serve:1"]);
+}
+
+#[tokio::test]
 async fn pods_with_kernel_settings_of_the_node_are_rejected() {
     let world = ready_world().await;
     let sysctls = json!([{"name": "kernel/panic", "value": "1"}]);

@@ -8,7 +8,7 @@ use fabric::Mode;
 use host::NodeOs;
 use ipnet::IpNet;
 use node_config::kubelet::{EvictionHard, FeatureGates};
-use node_config::{ConfigError, NetworkList, NetworkName, NodeConfig, Parsed, node};
+use node_config::{ConfigError, GoDuration, NetworkList, NetworkName, NodeConfig, Parsed, node};
 
 pub mod fabric_cli;
 
@@ -204,6 +204,15 @@ pub struct NodeArgs {
     /// Log files a container keeps, the current one included [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..))]
     pub container_log_max_files: Option<u32>,
+    /// Percent of the images' file system from which on unused images are removed; 100 for never [default: 85]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub image_gc_high_threshold: Option<u8>,
+    /// Percent down to which they are [default: 80]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub image_gc_low_threshold: Option<u8>,
+    /// How long an image stays at least [default: 2m0s]
+    #[arg(long)]
+    pub minimum_image_ttl_duration: Option<GoDuration>,
     /// Leave a part out
     #[arg(long)]
     pub without: Vec<Part>,
@@ -273,6 +282,9 @@ impl NodeArgs {
         agent.feature_gates.extend(self.feature_gates.unwrap_or_default().0);
         set(&mut agent.eviction_hard, self.eviction_hard);
         set(&mut agent.container_log_max_size, self.container_log_max_size);
+        set(&mut agent.image_gc_high_threshold_percent, self.image_gc_high_threshold);
+        set(&mut agent.image_gc_low_threshold_percent, self.image_gc_low_threshold);
+        set(&mut agent.image_minimum_gc_age, self.minimum_image_ttl_duration);
         set(&mut agent.container_log_max_files, self.container_log_max_files);
         list(&mut node.without, self.without.into_iter().map(Part::into).collect());
     }

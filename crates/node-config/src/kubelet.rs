@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
+use crate::duration::GoDuration;
 
 /// The configuration of the node agent. Defaults are upstream's but for `clusterDomain`, which is `cluster.local`, and
 /// `containerRuntimeEndpoint`, which has none.
@@ -46,6 +48,15 @@ pub struct KubeletConfiguration {
     pub container_log_max_size: String,
     /// Log files a container keeps, the current one included.
     pub container_log_max_files: u32,
+    /// Percent of the images' file system from which on unused images are removed; 100 for never.
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    pub image_gc_high_threshold_percent: u8,
+    /// Percent down to which they are.
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    pub image_gc_low_threshold_percent: u8,
+    /// How long an image stays at least.
+    #[serde(rename = "imageMinimumGCAge")]
+    pub image_minimum_gc_age: GoDuration,
 }
 
 /// `authentication`.
@@ -82,6 +93,9 @@ impl Default for KubeletConfiguration {
             eviction_hard: EvictionHard::default(),
             container_log_max_size: "10Mi".to_owned(),
             container_log_max_files: 5,
+            image_gc_high_threshold_percent: 85,
+            image_gc_low_threshold_percent: 80,
+            image_minimum_gc_age: GoDuration(Duration::from_secs(120)),
         }
     }
 }

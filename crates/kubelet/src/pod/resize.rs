@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube_rules::Quantity;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -56,10 +57,7 @@ pub(crate) struct Amounts {
 
 impl Amounts {
     pub(crate) fn of(resources: &ResourceRequirements) -> Self {
-        let of = |list: &Option<BTreeMap<_, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>, name: &str| {
-            let text = list.as_ref().and_then(|list: &BTreeMap<String, _>| list.get(name));
-            text.and_then(|q| Quantity::parse(&q.0).ok())
-        };
+        let of = |list: &Option<BTreeMap<String, ApiQuantity>>, name: &str| Quantity::parse(&list.as_ref()?.get(name)?.0).ok();
         Amounts {
             cpu_request: of(&resources.requests, "cpu").map_or(0, Quantity::milli_value),
             cpu_limit: of(&resources.limits, "cpu").map_or(0, Quantity::milli_value),
@@ -90,7 +88,7 @@ impl Amounts {
             let mut list = BTreeMap::new();
             let mut put = |name: &str, value: i64, quantity: Quantity| {
                 if value != 0 {
-                    list.insert(name.to_owned(), k8s_openapi::apimachinery::pkg::api::resource::Quantity(quantity.to_string()));
+                    list.insert(name.to_owned(), ApiQuantity(quantity.to_string()));
                 }
             };
             put("cpu", cpu, Quantity::from_millis(cpu));

@@ -36,6 +36,8 @@ pub struct World {
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     pub hcn: Option<hcn::HcnClient>,
+    /// When the next agent removes images; never by default.
+    pub images: kubelet::ImageCollection,
     /// What the next agent's node runs.
     pub os: NodeOs,
     /// How often the next agent looks again.
@@ -64,6 +66,7 @@ impl World {
             port: 0,
             host_network: None,
             hcn: None,
+            images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
             os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
             boot: 0,
@@ -119,6 +122,7 @@ impl World {
             hyper_v_container: false,
             eviction_hard: "nodefs.available<0%".parse().unwrap(),
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
+            images: self.images,
             polls: self.polls,
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],

@@ -400,6 +400,7 @@ service! { RuntimeService {
             pod_sandbox_id: c.sandbox.clone(),
             metadata: c.config.metadata.clone(),
             state: c.state as i32,
+            image_ref: c.config.image.clone().unwrap_or_default().image,
             labels: c.config.labels.clone(),
             ..Default::default()
         });
@@ -483,7 +484,15 @@ service! { ImageService {
         state.images.insert(name.clone());
         Ok(Response::new(v1::PullImageResponse { image_ref: name }))
     }
-} rest {
-    remove_image(RemoveImageRequest) -> RemoveImageResponse;
-    image_fs_info(ImageFsInfoRequest) -> ImageFsInfoResponse;
-} }
+
+    async fn remove_image(&self, r: Request<v1::RemoveImageRequest>) -> Answer<v1::RemoveImageResponse> {
+        self.state.lock().unwrap().images.remove(&r.into_inner().image.unwrap_or_default().image);
+        Ok(Response::new(v1::RemoveImageResponse {}))
+    }
+
+    async fn image_fs_info(&self, _: Request<v1::ImageFsInfoRequest>) -> Answer<v1::ImageFsInfoResponse> {
+        let fs_id = Some(v1::FilesystemIdentifier { mountpoint: "/".into() });
+        let usage = v1::FilesystemUsage { fs_id, ..Default::default() };
+        Ok(Response::new(v1::ImageFsInfoResponse { image_filesystems: vec![usage], ..Default::default() }))
+    }
+} rest {} }

@@ -239,6 +239,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
         eviction_hard: kubelet.eviction_hard.to_string().parse().context("evictionHard")?,
         logs: log_rotation(config)?,
+        images: image_collection(config)?,
         polls: kubelet::Polls::default(),
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
@@ -284,6 +285,19 @@ fn log_rotation(config: &Complete) -> Result<kubelet::LogRotation> {
         bail!("containerLogMaxFiles is {max_files}: keep at least 2 files");
     }
     Ok(kubelet::LogRotation { max_size, max_files, ..kubelet::LogRotation::default() })
+}
+
+fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {
+    let kubelet = &config.config.kubelet;
+    let (high_percent, low_percent) = (kubelet.image_gc_high_threshold_percent, kubelet.image_gc_low_threshold_percent);
+    if high_percent > 100 || low_percent >= high_percent {
+        bail!(
+            "imageGCLowThresholdPercent is {low_percent} and imageGCHighThresholdPercent {high_percent}: \
+             the low one must be below the high one, and that at most 100"
+        );
+    }
+    let min_age = kubelet.image_minimum_gc_age.0;
+    Ok(kubelet::ImageCollection { high_percent, low_percent, min_age, ..kubelet::ImageCollection::default() })
 }
 
 fn capacity(config: &Complete) -> Result<kubelet::Capacity> {

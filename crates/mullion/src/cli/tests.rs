@@ -66,6 +66,9 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("eviction-hard", "kubelet.evictionHard", "nodefs.available<1%", r#"{"nodefs.available": "1%"}"#),
     ("container-log-max-size", "kubelet.containerLogMaxSize", "1Ki", r#""1Ki""#),
     ("container-log-max-files", "kubelet.containerLogMaxFiles", "4", "4"),
+    ("image-gc-high-threshold", "kubelet.imageGCHighThresholdPercent", "90", "90"),
+    ("image-gc-low-threshold", "kubelet.imageGCLowThresholdPercent", "70", "70"),
+    ("minimum-image-ttl-duration", "kubelet.imageMinimumGCAge", "3m", r#""3m0s""#),
     ("without", "node.without", "proxy", r#"["proxy"]"#),
 ];
 

@@ -257,6 +257,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         feature_gates: inputs.cluster.feature_gates.parse::<FeatureGates>()?.0,
         // The disk is the user's own, as full as they like it: no node of theirs is under pressure.
         eviction_hard: EVICTION_HARD.parse()?,
+        image_gc_high_threshold_percent: 100,
         ..KubeletConfiguration::default()
     };
     let kube_proxy = KubeProxyConfiguration {

@@ -9,7 +9,7 @@ const STATIC_PODS: &str = "there are no static pods";
 const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and the API server";
 const TLS: &str = "certificates come from tlsCertFile; the TLS library chooses versions and ciphers";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
-const IMAGES: &str = "images are collected by fixed rules";
+const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "hard eviction thresholds alone are acted on";
 const NETWORK: &str = "the pod network and the service proxy care for it";
 const NODE: &str = "the agent registers its Node by fixed rules";
@@ -53,10 +53,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("nodeStatusUpdateFrequency", PERIODS),
     ("nodeStatusReportFrequency", PERIODS),
     ("nodeLeaseDurationSeconds", PERIODS),
-    ("imageMinimumGCAge", IMAGES),
     ("imageMaximumGCAge", IMAGES),
-    ("imageGCHighThresholdPercent", IMAGES),
-    ("imageGCLowThresholdPercent", IMAGES),
     ("volumeStatsAggPeriod", PERIODS),
     ("kubeletCgroups", CGROUPS),
     ("systemCgroups", CGROUPS),

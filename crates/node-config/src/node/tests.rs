@@ -47,6 +47,9 @@ fn no_defaults() -> NodeConfig {
             eviction_hard: EvictionHard(BTreeMap::from([("nodefs.available".into(), "1%".into())])),
             container_log_max_size: "1Ki".into(),
             container_log_max_files: 4,
+            image_gc_high_threshold_percent: 90,
+            image_gc_low_threshold_percent: 70,
+            image_minimum_gc_age: "3m".parse().unwrap(),
         },
         kube_proxy: KubeProxyConfiguration {
             client_connection: ClientConnection { kubeconfig: "/p".into() },

@@ -1,0 +1,198 @@
+//! Removal of unused images when the file system of images fills up (upstream images/image_gc_manager.go).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cluster::{EventRecorder, EventType};
+use cri::v1;
+use host::{HostError, HostRoot, Space};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use thiserror_ext::AsReport as _;
+
+use crate::config::ImageCollection;
+
+/// Why images could not be collected.
+#[derive(Debug, thiserror::Error)]
+enum CollectError {
+    #[error(transparent)]
+    Runtime(#[from] cri::Error),
+    #[error("the runtime names no file system of images")]
+    NoFileSystem,
+    #[error("the file system of images cannot be measured")]
+    Space(#[from] HostError),
+    #[error("the file system of images has no size")]
+    NoSize,
+}
+
+/// What is known of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    first_seen: Timestamp,
+    /// When a container used it last, as far as was seen.
+    last_used: Option<Timestamp>,
+    size: u64,
+    /// The runtime needs it itself.
+    pinned: bool,
+}
+
+/// The images of the node, by id.
+#[derive(Clone, Debug, Default)]
+struct Known(BTreeMap<String, Record>);
+
+impl Known {
+    /// Takes in what the runtime lists: its images, and what its containers call theirs.
+    fn update(&mut self, images: &[v1::Image], used: &BTreeSet<String>, now: Timestamp) {
+        self.0.retain(|id, _| images.iter().any(|i| i.id == *id));
+        for image in images {
+            let names = std::iter::once(&image.id).chain(&image.repo_tags).chain(&image.repo_digests);
+            let in_use = names.into_iter().any(|name| used.contains(name));
+            let record = self.0.entry(image.id.clone()).or_insert(Record { first_seen: now, last_used: None, size: 0, pinned: false });
+            (record.size, record.pinned) = (image.size, image.pinned);
+            if in_use {
+                record.last_used = Some(now);
+            }
+        }
+    }
+
+    /// The images to remove for `need` bytes: those used longest ago first, none in use, none that came only just now.
+    fn plan(&self, need: u64, min_age: SignedDuration, now: Timestamp) -> Vec<(String, u64)> {
+        let free = |r: &Record| !r.pinned && r.last_used != Some(now) && now.duration_since(r.first_seen) >= min_age;
+        let mut order: Vec<_> = self.0.iter().filter(|(_, r)| free(r)).collect();
+        order.sort_by_key(|(id, r)| (r.last_used, r.first_seen, (*id).clone()));
+        let mut freed = 0u64;
+        let mut out = Vec::new();
+        for (id, record) in order {
+            if freed >= need {
+                break;
+            }
+            freed = freed.saturating_add(record.size);
+            out.push((id.clone(), record.size));
+        }
+        out
+    }
+}
+
+/// Percent of a file system that are in use, and the bytes to free down to the low threshold once that is as much as the high one.
+fn to_free(space: Space, policy: &ImageCollection) -> Option<(u64, u64)> {
+    let available = space.available.min(space.capacity);
+    let used = 100 - (u128::from(available) * 100 / u128::from(space.capacity.max(1))) as u64;
+    let wanted = u128::from(space.capacity) * u128::from(100 - policy.low_percent.min(100)) / 100;
+    (used >= u64::from(policy.high_percent)).then(|| (used, (wanted as u64).saturating_sub(available)))
+}
+
+/// The collector of one node.
+pub(crate) struct Collector {
+    pub client: cri::Client,
+    pub root: Arc<HostRoot>,
+    pub policy: ImageCollection,
+    pub recorder: EventRecorder,
+    pub node: String,
+}
+
+impl Collector {
+    /// Looks at the images again and again, for ever. A high threshold of 100 switches that off, as upstream.
+    pub(crate) async fn keep(self) {
+        if self.policy.high_percent >= 100 {
+            return std::future::pending().await;
+        }
+        let mut known = Known::default();
+        loop {
+            if let Err(error) = self.collect(&mut known, Timestamp::now()).await {
+                tracing::warn!(error = %error.as_report(), "cannot remove unused images; trying again");
+            }
+            tokio::time::sleep(self.policy.interval).await;
+        }
+    }
+
+    async fn collect(&self, known: &mut Known, now: Timestamp) -> Result<(), CollectError> {
+        let images = self.client.list_images(v1::ListImagesRequest { filter: None }).await?;
+        let containers = self.client.list_containers(v1::ListContainersRequest::default()).await?;
+        let names = |c: v1::Container| [c.image_ref, c.image_id, c.image.unwrap_or_default().image];
+        let used = containers.into_iter().flat_map(names).filter(|name| !name.is_empty()).collect();
+        known.update(&images, &used, now);
+        let info = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await?;
+        let place = info.image_filesystems.into_iter().find_map(|fs| fs.fs_id).ok_or(CollectError::NoFileSystem)?;
+        let space = self.root.space(&self.root.parse(&place.mountpoint).map_err(HostError::from)?)?;
+        if space.capacity == 0 {
+            return Err(CollectError::NoSize);
+        }
+        let Some((percent, need)) = to_free(space, &self.policy) else { return Ok(()) };
+        let min_age = SignedDuration::try_from(self.policy.min_age).unwrap_or(SignedDuration::MAX);
+        let mut freed = 0;
+        for (id, size) in known.plan(need, min_age, now) {
+            let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
+            match self.client.remove_image(v1::RemoveImageRequest { image: Some(image) }).await {
+                Ok(()) => {
+                    tracing::info!(image = id, size, "removed an unused image: the file system of images is {percent}% full");
+                    freed += size;
+                }
+                Err(error) => tracing::warn!(image = id, error = %error.as_report(), "removing an unused image failed"),
+            }
+        }
+        if freed < need {
+            self.report(percent, space.capacity, freed);
+        }
+        Ok(())
+    }
+
+    /// Says that the disk is full of something else.
+    fn report(&self, percent: u64, capacity: u64, freed: u64) {
+        let size = kube_rules::Quantity::from_bytes(i64::try_from(capacity).unwrap_or(i64::MAX));
+        let message = format!(
+            "Insufficient free disk space on the node's image filesystem ({percent}% of {size} used). \
+             Failed to free sufficient space by deleting unused images (freed {freed} bytes). \
+             Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+        );
+        let node = Some(self.node.clone());
+        let about = ObjectReference { kind: Some("Node".into()), name: node.clone(), uid: node, ..Default::default() };
+        self.recorder.event(&about, EventType::Warning, "FreeDiskSpaceFailed", None, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn t(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn image(id: &str, size: u64) -> v1::Image {
+        v1::Image { id: id.into(), repo_tags: vec![format!("{id}:1")], size, ..Default::default() }
+    }
+
+    fn used(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|n| (*n).to_owned()).collect()
+    }
+
+    #[test]
+    fn images_go_in_the_order_of_their_last_use() {
+        let mut all = vec![image("never", 10), image("old", 10), image("recent", 10), image("running", 10), image("pause", 10)];
+        all[4].pinned = true;
+        let mut known = Known::default();
+        known.update(&all, &used(&["old:1", "recent", "running:1"]), t(0));
+        known.update(&all, &used(&["recent", "running:1"]), t(300));
+        all.push(image("new", 10));
+        known.update(&all, &used(&["running:1"]), t(600));
+        let plan = |need| known.plan(need, SignedDuration::from_mins(2), t(600)).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(plan(0), [""; 0]);
+        assert_eq!(plan(5), ["never"]);
+        assert_eq!(plan(11), ["never", "old"]);
+        assert_eq!(plan(1000), ["never", "old", "recent"], "not what runs, what is pinned, what has just come");
+        known.update(&all[1..], &used(&[]), t(900));
+        assert_eq!(known.plan(5, SignedDuration::ZERO, t(900))[0].0, "new", "what is gone is forgotten");
+    }
+
+    #[test]
+    fn space_is_freed_from_the_high_threshold_down_to_the_low_one() {
+        let policy = ImageCollection { high_percent: 85, low_percent: 80, min_age: Duration::ZERO, interval: Duration::ZERO };
+        let of = |available| to_free(Space { capacity: 1000, available, inodes: 0, inodes_free: 0 }, &policy);
+        assert_eq!(of(160), None);
+        assert_eq!(of(150), Some((85, 50)));
+        assert_eq!(of(0), Some((100, 200)));
+        assert_eq!(of(2000), None, "more free than there is");
+    }
+}
