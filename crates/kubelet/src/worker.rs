@@ -8,6 +8,7 @@
 mod apply;
 mod errors;
 mod files;
+mod hosts;
 mod image;
 mod resize;
 mod site;

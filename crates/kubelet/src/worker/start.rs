@@ -10,7 +10,7 @@ use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
 use super::errors::{ConfigError, HookError, StartError};
-use super::{Note, Worker};
+use super::{Note, Worker, hosts};
 use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::env::{self, Input};
 use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
@@ -22,6 +22,10 @@ use crate::volumes::{self, MountOf};
 const POST_START: Duration = Duration::from_secs(120);
 /// How long the first list of Services may take.
 const FIRST_SERVICES: Duration = Duration::from_secs(5);
+/// The hosts file of a Linux node and of its containers.
+const NODE_HOSTS: &str = "/etc/hosts";
+/// Bytes of a node's hosts file that are passed on.
+const MAX_HOSTS: u64 = 1 << 20;
 
 impl Worker {
     pub(super) async fn start_container(&mut self, start: Start) -> Event {
@@ -152,8 +156,10 @@ impl Worker {
             out.iter().any(|m| m.container_path == path)
         };
         let host_process = kube_rules::admission::is_host_process(&self.state.pod);
-        let hosts = if os.is_windows() { r"C:\Windows\System32\drivers\etc\hosts" } else { "/etc/hosts" };
-        if !is_host_network(&self.state.pod) && !host_process && !mounted(hosts, out) {
+        let hosts = if os.is_windows() { r"C:\Windows\System32\drivers\etc\hosts" } else { NODE_HOSTS };
+        // Processes on a Windows host see its files.
+        let sees_host = os.is_windows() && (is_host_network(&self.state.pod) || host_process);
+        if !sees_host && !mounted(hosts, out) {
             let file = self.write_hosts()?;
             out.push(cri_config::mount(os, hosts, &file, false));
         }
@@ -168,31 +174,23 @@ impl Worker {
         Ok(())
     }
 
-    /// The pod's hosts file: itself and its aliases.
+    /// The pod's hosts file: itself or, in its node's network, what the node's file says; and its aliases.
     fn write_hosts(&self) -> Result<PodPath, ConfigError> {
         let path = self.dirs.pod.join("etc-hosts")?;
         let name = cri_config::hostname(&self.agent.side, &self.state.pod);
         let spec = self.state.pod.spec.clone().unwrap_or_default();
-        let mut text = String::from("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-        let ns = self.state.pod.metadata.namespace.as_deref().unwrap_or_default();
-        for ip in &self.state.pod_ips() {
-            match spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
-                Some(sub) => {
-                    let domain = &self.agent.side.cluster_domain;
-                    text.push_str(&format!("{ip}\t{name}.{sub}.{ns}.svc.{domain}\t{name}\n"));
-                }
-                None => text.push_str(&format!("{ip}\t{name}\n")),
-            }
-        }
         let aliases = spec.host_aliases.unwrap_or_default();
-        if !aliases.is_empty() {
-            text.push_str("\n# Entries added by HostAliases.\n");
-        }
-        for alias in aliases {
-            text.push_str(&format!("{}\t{}\n", alias.ip, alias.hostnames.unwrap_or_default().join("\t")));
-        }
+        let text = if is_host_network(&self.state.pod) {
+            let node = self.agent.root.read(&PodPath::parse(self.agent.side.os, NODE_HOSTS)?, MAX_HOSTS)?;
+            hosts::text(&hosts::Base::Node(&node.unwrap_or_default()), &aliases)
+        } else {
+            let ns = self.state.pod.metadata.namespace.as_deref().unwrap_or_default();
+            let subdomain = spec.subdomain.filter(|s| !s.is_empty());
+            let domain = subdomain.map(|sub| format!("{sub}.{ns}.svc.{}", self.agent.side.cluster_domain));
+            hosts::text(&hosts::Base::Pod { addresses: &self.state.pod_ips(), name: &name, domain }, &aliases)
+        };
         self.agent.root.create_dir_all(&self.dirs.pod, 0o750)?;
-        self.agent.root.write_file(&path, text.as_bytes(), 0o644)?;
+        self.agent.root.write_file(&path, &text, 0o644)?;
         Ok(path)
     }
 }

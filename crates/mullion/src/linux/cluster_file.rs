@@ -11,9 +11,10 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fabric::Mode;
+use host::{HostError, HostRoot};
 use kube_rules::NodeOs;
 use lab::dir::{Dirs, Env};
 use lab::error::LabError;
@@ -297,7 +298,10 @@ pub fn dirs(args: &DirArgs) -> Result<Dirs, LabError> {
     Dirs::resolve(&args.dir.clone().unwrap_or_else(|| env.default_dir()), &env)
 }
 
-/// Makes the directories of the cluster and its nodes; those that are there stay as they are.
+/// /etc/hosts of a Linux node that has none.
+const HOSTS: &str = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
+
+/// Makes the directories of the cluster and its nodes, and /etc/hosts of Linux nodes; what is there stays as it is.
 ///
 /// # Errors
 /// When one cannot be made.
@@ -315,13 +319,25 @@ pub fn make_dirs(dirs: &Dirs, nodes: &[NodeSpec]) -> Result<(), LabError> {
     for dir in all {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(LabError::file("make", &dir))?;
     }
+    for node in nodes.iter().filter(|node| node.os == NodeOs::Linux) {
+        let root = dirs.host(&node.name).join("root");
+        write_hosts(&root).map_err(|error| LabError::file("write", root.join("etc/hosts"))(io::Error::other(error)))?;
+    }
+    Ok(())
+}
+
+/// Pods may have put links anywhere below a node's root: none is followed out of it.
+fn write_hosts(root: &Path) -> Result<(), HostError> {
+    let root = HostRoot::linux(root)?;
+    let hosts = root.parse("/etc/hosts")?;
+    if matches!(root.kind(&hosts), Ok(None)) {
+        root.write_file(&hosts, HOSTS.as_bytes(), 0o644)?;
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use node_config::node_spec::parse_list;
 
     use super::*;
@@ -420,7 +436,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dirs = dirs(root.path());
         make_dirs(&dirs, &parse_list("l:linux,w:windows,v:windows:drive=D").unwrap()).unwrap();
-        assert!(dirs.host("l").join("root/etc").is_dir(), "where pods of any Linux machine find files of their node");
+        let hosts = dirs.host("l").join("root/etc/hosts");
+        assert!(fs::read_to_string(&hosts).unwrap().contains("localhost"), "pods of any Linux machine can mount it");
+        let outside = root.path().join("outside");
+        fs::remove_file(&hosts).unwrap();
+        std::os::unix::fs::symlink(&outside, &hosts).unwrap();
+        make_dirs(&dirs, &parse_list("l:linux").unwrap()).unwrap();
+        assert!(!outside.exists(), "links are not followed out of a node");
         for there in ["pki", "store", "log", "hosts/l/root", "hosts/l/images", "hosts/w/c", "hosts/w/hns", "hosts/v/d"] {
             assert!(dirs.dir.join(there).is_dir(), "{there}");
         }

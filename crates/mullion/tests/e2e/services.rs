@@ -167,12 +167,14 @@ pub fn proxies_serve_health_and_metrics(cluster: &Cluster) {
         assert_ne!(outside.code, Some(0), "metrics are the node's own: {}", outside.out);
     }
     busybox::load(cluster);
-    let script = "for path in metrics proxyMode readyz; do busybox wget -qO- http://127.0.0.1:10249/$path; echo; done";
+    let script = "for path in metrics proxyMode readyz; do busybox wget -qO- http://127.0.0.1:10249/$path; echo; done; busybox cat /etc/hosts";
     cluster.apply(&manifests::script("scraper", script, "").replace("spec:\n", "spec:\n  hostNetwork: true\n"));
     let phase = || cluster.json(&["pod/scraper"])["status"]["phase"].as_str().unwrap_or_default().to_owned();
     until("the scraper", PATIENCE, || if phase() == "Succeeded" { Ok(()) } else { Err(phase()) });
     let output = cluster.kubectl(&["logs", "scraper"]);
-    for part in ["\nkubeproxy_sync_proxy_rules_last_timestamp_seconds", "\nmullion_service_proxy_missing 0\n", "\nnftables\n", "\"converged\":true"] {
+    let nodes_hosts = "\n# Kubernetes-managed hosts file (host network).\n127.0.0.1\tlocalhost\n";
+    let served = ["\nkubeproxy_sync_proxy_rules_last_timestamp_seconds", "\nmullion_service_proxy_missing 0\n", "\nnftables\n", "\"converged\":true"];
+    for part in served.into_iter().chain([nodes_hosts]) {
         assert!(output.contains(part), "no {part:?} in {output}");
     }
     cluster.kubectl(&["delete", "pod/scraper"]);
