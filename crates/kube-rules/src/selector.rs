@@ -221,9 +221,10 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
     }
     if let Some(open) = part.find('(') {
         let values = part[open + 1..].strip_suffix(')').ok_or_else(|| format!("found '{part}', expected: ')'"))?;
-        let values = values.split(',').map(|value| value.trim().to_string()).collect();
+        let values: Vec<String> = values.split(',').map(|value| value.trim().to_string()).collect();
         let mut words = part[..open].split_whitespace();
         let key = label_key(words.next().unwrap_or_default())?;
+        values.iter().enumerate().try_for_each(|(index, value)| check_value(&key, index, value))?;
         return match words.next() {
             Some("in") => Ok(Requirement { key, test: Test::In(values) }),
             Some("notin") => Ok(Requirement { key, test: Test::NotIn(values) }),
@@ -234,6 +235,7 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
     for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = part.split_once(operator) {
             let value = label_value(value)?;
+            check_value(label_key(key)?.as_str(), 0, &value)?;
             return requirement(key, if equal { Test::Equals(value) } else { Test::NotIn(vec![value]) });
         }
     }
@@ -246,15 +248,57 @@ fn parse_requirement(part: &str) -> Result<Requirement, String> {
     requirement(part, Test::Exists)
 }
 
+const NAME: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. \
+                    'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
+const VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                     alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is \
+                     '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with \
+                         an alphanumeric character (e.g. 'example.com', regex used for validation is \
+                         '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
+/// Letters, digits and `-_.`, the first and the last a letter or digit.
+fn is_name(text: &str) -> bool {
+    let ends = |character: Option<char>| character.is_some_and(|character| character.is_ascii_alphanumeric());
+    let inside = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    ends(text.chars().next()) && ends(text.chars().next_back()) && text.chars().all(inside)
+}
+
+fn is_subdomain(text: &str) -> bool {
+    let small = |label: &str| is_name(label) && !label.contains(|character: char| character == '_' || character.is_ascii_uppercase());
+    text.len() <= 253 && text.split('.').all(small)
+}
+
+/// A trimmed key that labels can have (apimachinery/pkg/api/validate/content `IsLabelKey`).
 fn label_key(key: &str) -> Result<String, String> {
     let key = key.trim();
-    let allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
-    if key.is_empty() || !key.chars().all(allowed) {
-        return Err(format!(
-            "<nil>: Invalid value: {key:?}: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-        ));
+    let refused = |why: String| Err(format!("<nil>: Invalid value: {key:?}: {why}"));
+    let name = match key.split_once('/') {
+        Some((_, name)) if name.contains('/') => {
+            return refused(format!("a qualified name {NAME} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"));
+        }
+        Some(("", _)) => return refused("prefix part must be non-empty".into()),
+        Some((prefix, _)) if !is_subdomain(prefix) => return refused(format!("prefix part {SUBDOMAIN}")),
+        Some((_, name)) => name,
+        None => key,
+    };
+    match name.len() {
+        0 => refused(format!("name part must be non-empty; name part {NAME}")),
+        64.. => refused("name part must be no more than 63 bytes".into()),
+        _ if !is_name(name) => refused(format!("name part {NAME}")),
+        _ => Ok(key.to_string()),
     }
-    Ok(key.to_string())
+}
+
+/// Whether labels can have the value.
+fn check_value(key: &str, index: usize, value: &str) -> Result<(), String> {
+    let refused = |why: &str| Err(format!("values[{index}][{key}]: Invalid value: {value:?}: {why}"));
+    match value.len() {
+        0 => Ok(()),
+        64.. => refused("must be no more than 63 bytes"),
+        _ if !is_name(value) => refused(VALUE),
+        _ => Ok(()),
+    }
 }
 
 fn label_value(value: &str) -> Result<String, String> {
