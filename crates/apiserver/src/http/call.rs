@@ -1,6 +1,5 @@
 //! A request on its way to those who answer it.
 
-use super::negotiate;
 use super::path::RequestInfo;
 use super::query::Query;
 use crate::audit::Annotations;
@@ -61,10 +60,5 @@ impl Call {
             options.extend(texts.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value.into())));
         }
         options
-    }
-
-    /// The document in the body, for subresources.
-    pub fn document(&self) -> Result<Value, ApiError> {
-        negotiate::decode(&negotiate::content_type(&self.headers), &self.body)
     }
 }

@@ -1,5 +1,8 @@
 //! Query strings.
 
+use crate::status::ApiError;
+use std::num::{IntErrorKind, ParseIntError};
+
 /// Decoded name-value pairs in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
@@ -34,9 +37,17 @@ impl Query {
         self.get(name).is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
     }
 
-    /// An integer, when present and one.
-    pub fn integer(&self, name: &str) -> Option<i64> {
-        self.get(name).and_then(|value| value.parse().ok())
+    /// An integer, when present.
+    ///
+    /// # Errors
+    /// In the words of Go's `strconv` for anything else, the empty text too.
+    pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let refused = |text: &str, error: &ParseIntError| {
+            let is_large = matches!(error.kind(), IntErrorKind::PosOverflow | IntErrorKind::NegOverflow);
+            let why = if is_large { "value out of range" } else { "invalid syntax" };
+            ApiError::bad_request(format!("strconv.ParseInt: parsing {text:?}: {why}"))
+        };
+        self.get(name).map(|text| text.parse().map_err(|error| refused(text, &error))).transpose()
     }
 }
 
@@ -54,7 +65,12 @@ mod tests {
         let query = Query::parse("labelSelector=a%3Db%2Cc+in+%28d%29&watch=1&x=false&n=5&d=All&d=B");
         assert_eq!(query.get("labelSelector"), Some("a=b,c in (d)"));
         assert!(query.flag("watch") && !query.flag("x") && !query.flag("y"));
-        assert_eq!(query.integer("n"), Some(5));
+        assert_eq!(query.integer("n"), Ok(Some(5)));
+        assert_eq!(query.integer("m"), Ok(None));
+        for (text, why) in [("x", "invalid syntax"), ("", "invalid syntax"), ("9223372036854775808", "value out of range")] {
+            let error = Query::parse(&format!("n={text}")).integer("n").unwrap_err();
+            assert_eq!((error.code, error.message), (400, format!("strconv.ParseInt: parsing {text:?}: {why}")));
+        }
         assert_eq!(query.get("d"), Some("All"));
     }
 }

@@ -166,7 +166,7 @@ fn warned_options(kind: &Kind, call: &Call, context: &WriteContext) -> Result<De
 fn delete_value(call: &Call) -> Result<Value, ApiError> {
     let mut value = if call.body.is_empty() { json!({}) } else { negotiate::decode(&negotiate::content_type(&call.headers), &call.body)? };
     if let Some(map) = value.as_object_mut() {
-        if let Some(grace) = call.query.integer("gracePeriodSeconds") {
+        if let Some(grace) = call.query.integer("gracePeriodSeconds")? {
             map.entry("gracePeriodSeconds").or_insert_with(|| grace.into());
         }
         if let Some(policy) = call.query.get("propagationPolicy") {
@@ -193,7 +193,7 @@ fn watch(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, namespace: &str, accepte
         (Some(0) | None, Some(false)) => watch::Start::After(api.registry.store.revision()),
         (Some(revision), _) => watch::Start::After(revision),
     };
-    let seconds = query.integer("timeoutSeconds").and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
+    let seconds = query.integer("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
     let seconds = seconds.unwrap_or_else(|| rand::rng().random_range(WATCH_SECONDS..2 * WATCH_SECONDS));
     let request = watch::Request {
         kind: Arc::clone(kind),

@@ -8,7 +8,7 @@ use super::json;
 use super::negotiate::{self, decode_strictly};
 use crate::authz::Attributes;
 use crate::fields;
-use crate::kind::{Kind, Part, WriteContext};
+use crate::kind::{BodyKind, Kind, Part, WriteContext};
 use crate::object;
 use crate::patch::PatchError;
 use crate::registry::update::Target;
@@ -33,6 +33,17 @@ pub fn decode_object(kind: &Kind, call: &Call, context: &WriteContext) -> Result
 }
 
 fn check_type(kind: &Kind, value: &Value) -> Result<(), ApiError> {
+    for member in ["apiVersion", "kind"] {
+        let sort = match value.get(member) {
+            None | Some(Value::Null | Value::String(_)) => continue,
+            Some(Value::Bool(_)) => "bool",
+            Some(Value::Number(_)) => "number",
+            Some(Value::Array(_)) => "array",
+            Some(Value::Object(_)) => "object",
+        };
+        let why = format!("json: cannot unmarshal {sort} into Go struct field .{member} of type string");
+        return Err(ApiError::bad_request(format!("couldn't get version/kind; json parse error: {why}")));
+    }
     let (version, name) = (object::text(value, &["apiVersion"]), object::text(value, &["kind"]));
     if name.is_empty() && version.is_empty() {
         return Ok(());
@@ -59,12 +70,44 @@ fn check_fields(kind: &Kind, value: Value, repeated: Vec<String>, validation: Fi
     if let Some(document) = document.filter(|_| kind.custom.is_none()) {
         in_document_order(&document, &mut found);
     }
+    report(found, validation, context)?;
+    Ok(checked.value)
+}
+
+/// Decodes and checks the body of a subresource: a Scale, an Eviction, …
+pub fn decode_body(body: &BodyKind, call: &Call, context: &WriteContext) -> Result<Value, ApiError> {
+    let (value, repeated) = decode_strictly(&negotiate::content_type(&call.headers), &call.body)?;
+    let prefix = format!("{} in version {:?} cannot be handled as a {}: ", body.kind, body.version, body.kind);
+    let validation = field_validation(call)?;
+    check_body(body, value, repeated, validation, context).map_err(|text| ApiError::bad_request(format!("{prefix}{text}")))
+}
+
+/// The Scale that a patch leaves.
+pub fn check_patched(body: &BodyKind, patched: Value, call: &Call, context: &WriteContext) -> Result<Value, ApiError> {
+    let (text, validation) = (patched.to_string(), field_validation(call)?);
+    check_body(body, patched, Vec::new(), validation, context).map_err(|error| does_not_fit(&text, &error))
+}
+
+fn check_body(body: &BodyKind, value: Value, repeated: Vec<String>, validation: FieldValidation, context: &WriteContext) -> Result<Value, String> {
+    let checked = schema::decode_as(&body.schema_type(), &format!("{}.{}", body.version, body.kind), value).map_err(|error| error.to_string())?;
+    let mut found = repeated;
+    found.extend(checked.unknown);
+    report(found, validation, context)?;
+    Ok(checked.value)
+}
+
+fn does_not_fit(patched: &str, error: &str) -> ApiError {
+    ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {patched:?}: {error}"))
+}
+
+/// Refuses, reports or ignores fields that nobody knows and those that stand twice.
+fn report(found: Vec<String>, validation: FieldValidation, context: &WriteContext) -> Result<(), String> {
     match validation {
         FieldValidation::Strict if !found.is_empty() => return Err(format!("strict decoding error: {}", found.join(", "))),
         FieldValidation::Warn => found.into_iter().for_each(|warning| context.warn(warning)),
         _ => {}
     }
-    Ok(checked.value)
+    Ok(())
 }
 
 /// PUT or PATCH of a part; the flag says whether the object was created by it.
@@ -92,11 +135,14 @@ pub async fn update(api: &Arc<Api>, call: &Call, context: &WriteContext, target:
 async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Target<'_>) -> Result<Value, ApiError> {
     let content_type = negotiate::content_type(&call.headers);
     let validation = field_validation(call)?;
-    if ![JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH].contains(&content_type.as_str()) {
-        return Err(ApiError::unsupported_media_type(&[JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH]));
+    let kind = target.kind;
+    // Strategic merge patches follow what Go's types say of lists: custom kinds have no such types.
+    let formats: &[&str] =
+        if kind.custom.is_some() { &[JSON_PATCH, MERGE_PATCH, APPLY_PATCH] } else { &[JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH] };
+    if !formats.contains(&content_type.as_str()) {
+        return Err(ApiError::unsupported_media_type(formats));
     }
     let (document, repeated) = patch_document(&call.body)?;
-    let kind = target.kind;
     let change = |current: &Value| {
         let view = kind.is_view().then(|| kind.outgoing(current.clone()));
         let current = view.as_ref().unwrap_or(current);
@@ -109,12 +155,12 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
         let text = patched.to_string();
         check_fields(kind, patched, repeated.clone(), validation, context)
             .map(|object| kind.incoming(object))
-            .map_err(|error| ApiError::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: {text:?}: {error}")))
+            .map_err(|error| does_not_fit(&text, &error))
     };
     api.registry.update(context, target, true, change).await
 }
 
-fn patch_document(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
+pub fn patch_document(body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     // kubectl may send a patch as YAML; upstream converts it first.
     json::read(body).or_else(|_| json::read_yaml(body)).map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")))
 }

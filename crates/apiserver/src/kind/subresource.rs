@@ -20,6 +20,12 @@ pub struct BodyKind {
 }
 
 impl BodyKind {
+    /// The name of the type in `schema/types.txt`.
+    pub fn schema_type(&self) -> String {
+        let group = self.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core");
+        format!("io.k8s.api.{group}.{}.{}", self.version, self.kind)
+    }
+
     pub fn new(group: &str, version: &str, kind: &str) -> Self {
         Self { group: group.to_string(), version: version.to_string(), kind: kind.to_string() }
     }

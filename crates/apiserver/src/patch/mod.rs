@@ -120,6 +120,13 @@ pub fn merge(object: &Value, patch: &Value) -> Value {
     patched
 }
 
+/// Applies a strategic merge patch to an object of a type of `schema/types.txt`: for what is no kind. One that is not there has no merge keys.
+pub fn strategic_as(name: &str, object: &Value, patch: &Value) -> Result<Value, PatchError> {
+    let tree = crate::schema::tree();
+    let of = tree.find(name).unwrap_or_else(|| tree.type_at(kube_schema::schema::Schema::DEDUCED));
+    kube_schema::strategic::apply(of, object, patch).map_err(|error| PatchError::Malformed(error.0))
+}
+
 /// Applies a strategic merge patch by upstream's merge keys for the kind.
 pub fn strategic(kind: &Kind, object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let own = kind.own_tree();

@@ -116,7 +116,9 @@ impl Registry {
     }
 
     pub async fn list(&self, kind: &Kind, namespace: &str, selection: &Selection, query: &Query) -> Result<Page, ApiError> {
-        let limit = query.integer("limit").and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
+        // Upstream reads every option before it answers.
+        query.integer("timeoutSeconds")?;
+        let limit = query.integer("limit")?.and_then(|limit| usize::try_from(limit).ok()).filter(|limit| *limit > 0);
         let resume = query.get("continue").filter(|token| !token.is_empty()).map(decode_continue).transpose()?;
         let at = self.position(kind, query, limit.is_some(), resume.as_ref())?;
         let (revision, rows) = match selection.name().filter(|_| at == At::Latest && (!namespace.is_empty() || !kind.namespaced)) {

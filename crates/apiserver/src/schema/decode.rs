@@ -57,19 +57,28 @@ pub enum DecodeError {
 pub fn decode_check(info: &Kind, value: Value) -> Result<Checked, DecodeError> {
     if let Some(custom) = &info.custom {
         let (mut value, mut unknown) = (value, Vec::new());
+        if let Some(other) = value.get("metadata").filter(|metadata| !metadata.is_object() && !metadata.is_null()) {
+            return Err(DecodeError::Value { value: describe(other).into(), go: "v1.ObjectMeta".into() });
+        }
         let compiled = custom.schema.compiled();
         object_meta(&mut value, "", &mut unknown)?;
         unknown.extend(compiled.decode(&mut value).iter().map(|path| format!("unknown field {path:?}")));
         embedded_meta(&compiled.schema, &mut value, "", &mut unknown)?;
         return Ok(Checked { value, unknown });
     }
-    let Some(go_type) = info.schema_type().and_then(types::find) else {
-        return Ok(Checked { value, unknown: Vec::new() });
-    };
+    match info.schema_type() {
+        Some(name) => decode_as(name, &format!("{}.{}", info.version, info.kind), value),
+        None => Ok(Checked { value, unknown: Vec::new() }),
+    }
+}
+
+/// The same for a type by its name in `types.txt`, which Go calls `go`; of a type that is not there, objects stay as they are.
+pub fn decode_as(name: &str, go: &str, value: Value) -> Result<Checked, DecodeError> {
+    let Some(go_type) = types::find(name) else { return Ok(Checked { value, unknown: Vec::new() }) };
     let mut walk = Walk::default();
     let value = match value {
         Value::Object(members) => Value::Object(walk.object(go_type, members)?),
-        other => return Err(DecodeError::Value { value: describe(&other).into(), go: format!("{}.{}", info.version, info.kind) }),
+        other => return Err(DecodeError::Value { value: describe(&other).into(), go: go.to_string() }),
     };
     Ok(Checked { value, unknown: walk.unknown })
 }

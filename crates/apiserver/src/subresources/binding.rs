@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Puts a pod on a node.
 pub(super) async fn bind(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
-    let mut body = typed_new(call, kind)?;
+    let mut body = typed_new(call, kind, context)?;
     let attributes = Attributes::create(&api.registry, context, kind, &call.info.namespace, &call.info.name).below(Operation::Create, "binding");
     api.registry.admission.admit(&attributes, &mut body).await?;
     let node = object::text(&body, &["target", "name"]).to_string();

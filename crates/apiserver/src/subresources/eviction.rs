@@ -21,7 +21,7 @@ const MOST_DISRUPTED: usize = 2000;
 
 /// Deletes a pod on behalf of a drain.
 pub(super) async fn evict(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
-    let mut body = typed_new(call, kind)?;
+    let mut body = typed_new(call, kind, context)?;
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
     if object::name(&body) != name {
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));

@@ -9,6 +9,7 @@ mod token;
 use crate::http::call::Call;
 use crate::http::negotiate;
 use crate::http::respond::{self, Body};
+use crate::http::write;
 use crate::kind::{Kind, Route, WriteContext};
 use crate::object;
 use crate::server::Api;
@@ -37,10 +38,10 @@ pub async fn serve(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, context: &Writ
 }
 
 /// The body of a write of a subresource, with its type: of the kind that the subresource has.
-fn typed(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
-    let mut document = call.document()?;
+fn typed(call: &Call, kind: &Kind, context: &WriteContext) -> Result<Value, ApiError> {
     let Some(subresource) = kind.subresource(&call.info.subresource) else { return Err(ApiError::no_such_resource()) };
     let body = &subresource.body;
+    let mut document = write::decode_body(body, call, context)?;
     let version = if body.group.is_empty() { body.version.clone() } else { format!("{}/{}", body.group, body.version) };
     let (given, name) = (object::text(&document, &["apiVersion"]).to_owned(), object::text(&document, &["kind"]).to_owned());
     let members = document.as_object_mut().ok_or_else(|| ApiError::bad_request(format!("the object provided is not a {}", body.kind)))?;
@@ -55,8 +56,8 @@ fn typed(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
 }
 
 /// The same of a creation below an object: its namespace is the request's, and nothing else of its system's metadata counts.
-fn typed_new(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
-    let mut document = typed(call, kind)?;
+fn typed_new(call: &Call, kind: &Kind, context: &WriteContext) -> Result<Value, ApiError> {
+    let mut document = typed(call, kind, context)?;
     let namespace = call.info.namespace.as_str();
     let metadata = object::metadata(&mut document);
     match metadata.get("namespace").and_then(Value::as_str).unwrap_or_default() {

@@ -7,6 +7,8 @@ use crate::authz::{Attributes, Decision};
 use crate::http::call::Call;
 use crate::http::negotiate::{self, MEDIA_TYPES, Transform};
 use crate::http::respond::{self, Body};
+use crate::http::write;
+use crate::kind::WriteContext;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
@@ -40,7 +42,9 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
     if accepted.transform != Transform::None {
         return Err(ApiError::not_acceptable(&MEDIA_TYPES));
     }
-    let mut review = call.document()?;
+    let kind = api.registry.kinds.find(group, &info.version, resource).ok_or_else(ApiError::no_such_resource)?;
+    let context = WriteContext::new(call.user.clone(), false);
+    let mut review = write::decode_object(&kind, call, &context)?;
     let asked = object::lookup(&review, &["spec", "resourceAttributes", "namespace"]);
     if local && asked.is_none_or(|asked| *asked != info.namespace) {
         let message = format!(
@@ -57,9 +61,13 @@ pub fn serve(api: &Api, call: &Call) -> Result<Option<Response<Body>>, ApiError>
         "selfsubjectaccessreviews" => access(api, call.user.clone(), &review)?,
         _ => access(api, subject(&review), &review)?,
     };
+    review["kind"] = kind.kind.as_str().into();
+    review["apiVersion"] = kind.api_version().into();
     review["metadata"] = json!({"creationTimestamp": null});
     review["status"] = status;
-    Ok(Some(respond::document(accepted.encoding, 201, &review)))
+    let mut answer = respond::document(accepted.encoding, 201, &review);
+    respond::add_warnings(&mut answer, &context.take_warnings());
+    Ok(Some(answer))
 }
 
 /// A token is good for the audiences asked for (the API server's own when none are) that it was issued for, and those are answered

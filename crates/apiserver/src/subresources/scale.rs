@@ -5,7 +5,7 @@ use crate::fields;
 use crate::http::apply::{APPLY_PATCH, configuration, is_apply};
 use crate::http::call::Call;
 use crate::http::{negotiate, write};
-use crate::kind::{Attributes, Kind, Part, ScalePaths, WriteContext};
+use crate::kind::{Attributes, BodyKind, Kind, Part, ScalePaths, WriteContext};
 use crate::object;
 use crate::patch;
 use crate::registry::update::Target;
@@ -18,19 +18,28 @@ use std::sync::Arc;
 /// Tries when others write the object at the same time.
 const TRIES: usize = 6;
 
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
+const PATCHES: [&str; 4] = [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH];
+
 pub(super) async fn get(api: &Api, call: &Call, kind: &Arc<Kind>, paths: &ScalePaths) -> Result<Value, ApiError> {
     Ok(scale::of(kind, paths, &api.registry.object(kind, &call.info.namespace, &call.info.name).await?))
 }
 
 /// The body: a Scale, a patch of one, or a configuration.
-fn document(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
+fn document(call: &Call, kind: &Kind, context: &WriteContext) -> Result<Value, ApiError> {
     if is_apply(call) {
         return Ok(configuration(&call.body)?.0);
     }
     if call.info.verb == "patch" {
-        return serde_json::from_slice(&call.body).map_err(|error| ApiError::bad_request(format!("error decoding patch: {error}")));
+        let formats: &[&str] = if kind.custom.is_some() { &[JSON_PATCH, MERGE_PATCH, APPLY_PATCH] } else { &PATCHES };
+        if !formats.contains(&negotiate::content_type(&call.headers).as_str()) {
+            return Err(ApiError::unsupported_media_type(formats));
+        }
+        return Ok(write::patch_document(&call.body)?.0);
     }
-    let (document, name) = (typed(call, kind)?, &call.info.name);
+    let (document, name) = (typed(call, kind, context)?, &call.info.name);
     match object::name(&document) {
         "" => Ok(document),
         claimed if claimed == name => Ok(document),
@@ -39,13 +48,14 @@ fn document(call: &Call, kind: &Kind) -> Result<Value, ApiError> {
 }
 
 /// What the request makes of the present Scale.
-fn wanted(call: &Call, context: &WriteContext, present: &Value, document: &Value) -> Result<Value, ApiError> {
+fn wanted(call: &Call, context: &WriteContext, body: &BodyKind, present: &Value, document: &Value) -> Result<Value, ApiError> {
     match (call.info.verb, negotiate::content_type(&call.headers).as_str()) {
         ("patch", APPLY_PATCH) => match &context.fields {
             Some(writer) => fields::apply_scale(writer, present, document, call.query.flag("force")),
             None => Err(ApiError::internal("an apply without a writer")),
         },
-        ("patch", "application/json-patch+json") => patch::json(present, document).map_err(|error| write::patch_error(&error)),
+        ("patch", JSON_PATCH) => patch::json(present, document).map_err(|error| write::patch_error(&error)),
+        ("patch", STRATEGIC_PATCH) => patch::strategic_as(&body.schema_type(), present, document).map_err(|error| write::patch_error(&error)),
         ("patch", _) => Ok(patch::merge(present, document)),
         _ => Ok(document.clone()),
     }
@@ -65,12 +75,16 @@ fn replicas(call: &Call, scale: &Value) -> Result<i64, ApiError> {
 /// PUT or PATCH of the Scale: only spec.replicas goes back into the object. Admission sees the Scale.
 pub(super) async fn change(api: &Arc<Api>, call: &Call, kind: &Arc<Kind>, paths: &ScalePaths, context: &WriteContext) -> Result<Value, ApiError> {
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
-    let document = document(call, kind)?;
+    let document = document(call, kind, context)?;
+    let body = kind.subresource("scale").map(|scale| &scale.body).ok_or_else(ApiError::no_such_resource)?;
     for _ in 0..TRIES {
         let entry = api.registry.get(kind, namespace, name)?;
         let current = api.registry.read_one(kind, entry.value()).await?;
         let old = scale::of(kind, paths, &current);
-        let mut new = wanted(call, context, &old, &document)?;
+        let mut new = wanted(call, context, body, &old, &document)?;
+        if call.info.verb == "patch" {
+            new = write::check_patched(body, new, call, context)?;
+        }
         let attributes = Attributes::create(&api.registry, context, kind, namespace, name).update(Part::Scale, &old);
         api.registry.admission.mutate(&attributes, &mut new).await?;
         let (version, uid) = (object::resource_version(&new), object::uid(&new));

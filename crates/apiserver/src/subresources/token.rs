@@ -16,7 +16,7 @@ const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
 pub(super) async fn create(api: &Api, call: &Call, kind: &Arc<Kind>, context: &WriteContext) -> Result<Value, ApiError> {
-    let mut request = typed(call, kind)?;
+    let mut request = typed(call, kind, context)?;
     let (namespace, name) = (call.info.namespace.as_str(), call.info.name.as_str());
     check_node_binding(call, kind, object::lookup(&request, &["spec", "boundObjectRef"]))?;
     let attributes = Attributes::create(&api.registry, context, kind, namespace, name).below(Operation::Create, "token");

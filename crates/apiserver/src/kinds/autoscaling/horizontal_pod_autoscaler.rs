@@ -45,6 +45,11 @@ fn common(kind: Kind) -> Kind {
 }
 
 fn defaults(object: &mut Map<String, Value>) {
+    if let Some(status) = inner(object, "status") {
+        // Upstream's type says both even when they are empty.
+        set(status, "desiredReplicas", || 0.into());
+        set(status, "currentMetrics", || Value::Null);
+    }
     let Some(spec) = made(object, "spec") else { return };
     set(spec, "minReplicas", || 1.into());
     if spec.get("metrics").and_then(Value::as_array).is_none_or(Vec::is_empty) {

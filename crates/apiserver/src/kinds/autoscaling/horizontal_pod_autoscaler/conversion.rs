@@ -76,7 +76,10 @@ pub(super) fn incoming(mut object: Value) -> Value {
         (!empty && fits::<v2::HorizontalPodAutoscalerBehavior>(&behavior)).then_some(behavior)
     });
     new.extend(behavior.map(|behavior| ("behavior".to_string(), behavior)));
-    let mut new_state = picked(&status, &["observedGeneration", "lastScaleTime", "currentReplicas"]);
+    let mut new_state = picked(&status, &["observedGeneration", "lastScaleTime"]);
+    // Version 1 always says it, version 2 only what is not zero.
+    let running = object::integer(&status, &["currentReplicas"]).filter(|running| *running != 0);
+    new_state.extend(running.map(|running| ("currentReplicas".to_string(), running.into())));
     new_state.insert("desiredReplicas".into(), object::integer(&status, &["desiredReplicas"]).unwrap_or_default().into());
     let current = annotated(&object, CURRENT_METRICS, |metrics| list_of::<v2::MetricStatus>(metrics, new_status));
     let used = object::integer(&status, &["currentCPUUtilizationPercentage"]);
