@@ -247,7 +247,8 @@ fn references(pod: &Value) -> Option<&'static str> {
         })
     };
     let volume = |source: &str| sources().any(|volume| object::lookup(volume, &[source]).is_some());
-    if volume("secret") || environment("secretRef", "secretKeyRef") || !object::list(pod, &["spec", "imagePullSecrets"]).is_empty() {
+    let by_driver = volumes.iter().any(crate::authz::names_secret);
+    if volume("secret") || by_driver || environment("secretRef", "secretKeyRef") || !object::list(pod, &["spec", "imagePullSecrets"]).is_empty() {
         return Some("secrets");
     }
     if volume("configMap") || environment("configMapRef", "configMapKeyRef") {

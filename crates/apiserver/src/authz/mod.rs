@@ -5,6 +5,8 @@ pub mod bootstrap;
 mod node;
 mod rbac;
 
+pub(crate) use node::names_secret;
+
 use crate::authn::{MASTERS, UserInfo};
 use crate::status::{ApiError, qualified};
 use crate::store::Store;

@@ -9,23 +9,32 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
 
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 pub(super) fn decide(store: &Store, attributes: &Attributes) -> Decision {
     let Some(node) = attributes.user.node_name() else { return Decision::NoOpinion(String::new()) };
     if !attributes.is_resource {
         return Decision::NoOpinion(String::new());
     }
-    let refused = |text: &str| Decision::NoOpinion(text.to_string());
     match (attributes.group.as_str(), attributes.resource.as_str()) {
-        ("", kind @ ("secrets" | "configmaps")) => reference(store, node, attributes, kind),
-        ("", "persistentvolumeclaims") if attributes.verb == "get" => reference(store, node, attributes, "persistentvolumeclaims"),
-        ("", "persistentvolumes") if attributes.verb == "get" => volume(store, node, &attributes.name),
+        ("", "secrets") => readable(attributes).unwrap_or_else(|| related(node, secret(store, node, &attributes.namespace, &attributes.name))),
+        ("", "configmaps") => readable(attributes)
+            .unwrap_or_else(|| related(node, users(store, node, &attributes.namespace).iter().any(|pod| uses_config_map(pod, &attributes.name)))),
+        ("", "persistentvolumeclaims") => {
+            single(attributes, Some("status")).unwrap_or_else(|| related(node, uses_claim(store, node, &attributes.namespace, &attributes.name)))
+        }
+        ("", "persistentvolumes") => single(attributes, None).unwrap_or_else(|| related(node, reads_volume(store, node, &attributes.name))),
+        ("storage.k8s.io", "volumeattachments") => single(attributes, None).unwrap_or_else(|| {
+            let attachment = store.get(&format!("storage.k8s.io/volumeattachments//{}", attributes.name));
+            related(node, attachment.is_some_and(|entry| object::text(&entry.value(), &["spec", "nodeName"]) == node))
+        }),
         ("", "serviceaccounts") => service_account(store, node, attributes),
         ("coordination.k8s.io", "leases") => lease(node, attributes),
         ("storage.k8s.io", "csinodes") => csi_node(node, attributes),
         ("", "pods") => pods(store, node, attributes),
         ("", "nodes") => own_node(node, attributes),
-        _ if fixed_rules(attributes) => Decision::Allow(String::new()),
-        _ => refused(""),
+        _ if fixed_rules(attributes) => allow(),
+        _ => refuse(""),
     }
 }
 
@@ -33,55 +42,85 @@ fn allow() -> Decision {
     Decision::Allow(String::new())
 }
 
-fn no_relationship(node: &str, attributes: &Attributes) -> Decision {
-    Decision::NoOpinion(format!("no relationship found between node '{node}' and this object"))
-        .or(attributes.name.is_empty(), "can only read namespaced object of this type")
+fn refuse(why: &str) -> Decision {
+    Decision::NoOpinion(why.to_string())
 }
 
-impl Decision {
-    fn or(self, instead: bool, text: &str) -> Self {
-        if instead { Self::NoOpinion(text.to_string()) } else { self }
-    }
+/// Whether something bound to the node leads to the object.
+fn related(node: &str, leads: bool) -> Decision {
+    if leads { allow() } else { Decision::NoOpinion(format!("no relationship found between node '{node}' and this object")) }
 }
 
-/// A Secret, ConfigMap or claim: some pod bound to the node names it.
-fn reference(store: &Store, node: &str, attributes: &Attributes, kind: &str) -> Decision {
-    let readable = matches!(attributes.verb.as_str(), "get" | "list" | "watch") && attributes.subresource.is_empty();
-    if !readable {
-        return Decision::NoOpinion("can only read resources of this type".into());
-    }
-    if attributes.name.is_empty() || attributes.namespace.is_empty() {
-        return no_relationship(node, attributes);
-    }
-    let uses = |pod: &Value| match kind {
-        "secrets" => uses_secret(pod, &attributes.name) || account_secret(store, pod, &attributes.name),
-        "configmaps" => uses_config_map(pod, &attributes.name),
-        _ => claims(pod).any(|claim| claim == attributes.name),
+/// Why a request is no reading of one object in a namespace.
+fn readable(attributes: &Attributes) -> Option<Decision> {
+    let why = match attributes.verb.as_str() {
+        "get" | "list" | "watch" if !attributes.subresource.is_empty() => "cannot read subresource",
+        "get" | "list" | "watch" if attributes.namespace.is_empty() => "can only read namespaced object of this type",
+        "get" | "list" | "watch" if attributes.name.is_empty() => "No Object name found",
+        "get" | "list" | "watch" => return None,
+        _ => "can only read resources of this type",
     };
-    if pods_of(store, node, &attributes.namespace).iter().any(uses) { allow() } else { no_relationship(node, attributes) }
+    Some(refuse(why))
 }
 
-/// A volume: some pod bound to the node uses a claim that is bound to it.
-fn volume(store: &Store, node: &str, name: &str) -> Decision {
-    let bound = pods_of(store, node, "").iter().any(|pod| {
-        let namespace = object::namespace(pod);
-        claims(pod).any(|claim| {
-            let stored = store.get(&format!("core/persistentvolumeclaims/{namespace}/{claim}"));
-            stored.is_some_and(|entry| object::text(&entry.value(), &["spec", "volumeName"]) == name)
+/// Why a request is neither a GET of one object nor a write of the `written` subresource.
+fn single(attributes: &Attributes, written: Option<&str>) -> Option<Decision> {
+    let writes = written == Some(attributes.subresource.as_str());
+    let why = match attributes.verb.as_str() {
+        "update" | "patch" if writes && !attributes.name.is_empty() => return None,
+        _ if writes => "can only get/update/patch this type",
+        "get" if !attributes.subresource.is_empty() => "cannot get subresource",
+        "get" if attributes.name.is_empty() => "No Object name found",
+        "get" => return None,
+        _ => "can only get individual resources of this type",
+    };
+    Some(refuse(why))
+}
+
+/// The pods that give the node rights. A node makes its mirror pods itself: what they name gives none.
+fn users(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
+    let mut pods = pods_of(store, node, namespace);
+    pods.retain(|pod| object::lookup(pod, &["metadata", "annotations", MIRROR]).is_none());
+    pods
+}
+
+/// Some pod names the Secret, by itself, through its ServiceAccount, or through a volume.
+fn secret(store: &Store, node: &str, namespace: &str, name: &str) -> bool {
+    let named = users(store, node, namespace).iter().any(|pod| uses_secret(pod, name) || account_secret(store, pod, name));
+    named
+        || store.list("core/persistentvolumes/").1.iter().any(|(_, entry)| {
+            let volume = entry.value();
+            volume_secrets(&volume).any(|secret| secret == (namespace, name)) && is_used(store, node, &volume)
         })
-    });
-    if bound { allow() } else { Decision::NoOpinion(format!("no relationship found between node '{node}' and this object")) }
 }
 
-/// Tokens only of the accounts that pods on the node run under.
+fn uses_claim(store: &Store, node: &str, namespace: &str, name: &str) -> bool {
+    users(store, node, namespace).iter().any(|pod| claims(pod).any(|claim| claim == name))
+}
+
+/// Some pod uses the claim that the volume is bound to. What a claim says of itself does not count: its owner writes it.
+fn is_used(store: &Store, node: &str, volume: &Value) -> bool {
+    let claim = |member: &str| object::text(volume, &["spec", "claimRef", member]);
+    !claim("name").is_empty() && uses_claim(store, node, claim("namespace"), claim("name"))
+}
+
+fn reads_volume(store: &Store, node: &str, name: &str) -> bool {
+    store.get(&format!("core/persistentvolumes//{name}")).is_some_and(|entry| is_used(store, node, &entry.value()))
+}
+
+/// The accounts that pods on the node run under: reading them, and their tokens.
 fn service_account(store: &Store, node: &str, attributes: &Attributes) -> Decision {
-    let token = attributes.verb == "create" && attributes.subresource == "token";
-    let reading = attributes.verb == "get" && attributes.subresource.is_empty();
-    if !token && !reading {
-        return Decision::NoOpinion("can only create tokens for individual service accounts".into());
+    if attributes.verb == "get" && attributes.subresource.is_empty() {
+        if let Some(refused) = readable(attributes) {
+            return refused;
+        }
+    } else if attributes.verb != "create" || attributes.name.is_empty() {
+        return refuse("can only create tokens for individual service accounts");
+    } else if attributes.subresource != "token" {
+        return refuse("can only create token subresource of serviceaccount");
     }
     let runs_as = |pod: &Value| object::text(pod, &["spec", "serviceAccountName"]) == attributes.name;
-    if pods_of(store, node, &attributes.namespace).iter().any(runs_as) { allow() } else { no_relationship(node, attributes) }
+    related(node, users(store, node, &attributes.namespace).iter().any(runs_as))
 }
 
 fn lease(node: &str, attributes: &Attributes) -> Decision {
@@ -118,14 +157,14 @@ fn pods(store: &Store, node: &str, attributes: &Attributes) -> Decision {
         ("list" | "watch", "") if attributes.name.is_empty() => {
             Decision::NoOpinion("can only list/watch pods with spec.nodeName field selector".into())
         }
-        ("list" | "watch", "") if attributes.namespace.is_empty() => no_relationship(node, attributes),
+        ("list" | "watch", "") if attributes.namespace.is_empty() => related(node, false),
         // Only pods that are there: the name of one to come may be another node's.
         ("list" | "watch", "") => match pod_node(store, attributes) {
             Some(on) if on == node => allow(),
-            _ => no_relationship(node, attributes),
+            _ => related(node, false),
         },
         ("get", "") => match pod_node(store, attributes) {
-            Some(on) if on != node => no_relationship(node, attributes),
+            Some(on) if on != node => related(node, false),
             _ => allow(),
         },
         ("create" | "delete", "") | ("update" | "patch", "status") | ("create", "eviction") => allow(),
@@ -162,14 +201,15 @@ fn fixed_rules(attributes: &Attributes) -> bool {
         ("", "services", "") => matches!(verb, "get" | "list" | "watch"),
         ("", "events", "") | ("events.k8s.io", "events", "") => matches!(verb, "create" | "update" | "patch"),
         ("certificates.k8s.io", "certificatesigningrequests", "") => matches!(verb, "create" | "get" | "list" | "watch"),
-        ("storage.k8s.io", "csidrivers" | "volumeattachments", "") => matches!(verb, "get" | "list" | "watch"),
+        ("", "endpoints", "") => verb == "get",
+        ("storage.k8s.io", "csidrivers", "") => matches!(verb, "get" | "list" | "watch"),
         ("node.k8s.io", "runtimeclasses", "") => matches!(verb, "get" | "list" | "watch"),
         _ => false,
     }
 }
 
 /// The pods bound to a node, in one namespace or ("") in all.
-pub(crate) fn pods_of(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
+fn pods_of(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
     let prefix = if namespace.is_empty() { "core/pods/".to_string() } else { format!("core/pods/{namespace}/") };
     let pods = store.list(&prefix).1.into_iter().filter(|(_, entry)| is_bound_to(&entry.bytes, node));
     pods.map(|(_, entry)| entry.value()).collect()
@@ -219,12 +259,44 @@ fn projected_names(pod: &Value, name: &str, member: &str) -> bool {
     sources.into_iter().any(|source| object::text(source, &[member, "name"]) == name)
 }
 
+/// Volumes that name a Secret in a member of an object of theirs (pkg/api/v1/pod/util.go `VisitPodSecretNames`).
+const SECRET_REFS: [(&str, &str); 8] = [
+    ("cephfs", "secretRef"),
+    ("cinder", "secretRef"),
+    ("flexVolume", "secretRef"),
+    ("rbd", "secretRef"),
+    ("scaleIO", "secretRef"),
+    ("iscsi", "secretRef"),
+    ("storageos", "secretRef"),
+    ("csi", "nodePublishSecretRef"),
+];
+
+/// Whether a volume of a pod names a Secret.
+pub(crate) fn names_secret(volume: &Value) -> bool {
+    object::lookup(volume, &["azureFile"]).is_some() || SECRET_REFS.iter().any(|(source, member)| object::lookup(volume, &[source, member]).is_some())
+}
+
 fn uses_secret(pod: &Value, name: &str) -> bool {
     let pulls = object::list(pod, &["spec", "imagePullSecrets"]).iter().any(|secret| object::name_of(secret) == name);
-    pulls
-        || volumes(pod).iter().any(|volume| object::text(volume, &["secret", "secretName"]) == name)
-        || projected_names(pod, name, "secret")
-        || environment_names(pod, name, "secretRef", "secretKeyRef")
+    let mounts = |volume: &Value| {
+        object::text(volume, &["secret", "secretName"]) == name
+            || object::text(volume, &["azureFile", "secretName"]) == name
+            || SECRET_REFS.iter().any(|(source, member)| object::text(volume, &[source, member, "name"]) == name)
+    };
+    pulls || volumes(pod).iter().any(mounts) || projected_names(pod, name, "secret") || environment_names(pod, name, "secretRef", "secretKeyRef")
+}
+
+/// Namespaces and names of the Secrets that a node needs for a volume (pkg/api/v1/persistentvolume/util.go `VisitPVSecretNames`).
+fn volume_secrets(volume: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let claimed = object::text(volume, &["spec", "claimRef", "namespace"]);
+    let of_csi = ["nodeStageSecretRef", "nodeExpandSecretRef"].map(|member| ("csi", member));
+    let refs = SECRET_REFS.into_iter().chain(of_csi).map(move |(source, member)| {
+        let text = |own: &str| object::text(volume, &["spec", source, member, own]);
+        (if text("namespace").is_empty() { claimed } else { text("namespace") }, text("name"))
+    });
+    let azure = |member: &str| object::text(volume, &["spec", "azureFile", member]);
+    let azure = (if azure("secretNamespace").is_empty() { claimed } else { azure("secretNamespace") }, azure("secretName"));
+    refs.chain([azure]).filter(|(_, name)| !name.is_empty())
 }
 
 fn uses_config_map(pod: &Value, name: &str) -> bool {
@@ -270,6 +342,9 @@ mod tests {
         store.put("core/pods/a/p", Expect::Absent, pod).await.unwrap();
         let claim = json!({"metadata": {"name": "data", "namespace": "a"}, "spec": {"volumeName": "disk"}});
         store.put("core/persistentvolumeclaims/a/data", Expect::Absent, claim).await.unwrap();
+        let claim = json!({"namespace": "a", "name": "data"});
+        let volume = json!({"metadata": {"name": "disk"}, "spec": {"claimRef": claim}});
+        store.put("core/persistentvolumes//disk", Expect::Absent, volume).await.unwrap();
         store
     }
 

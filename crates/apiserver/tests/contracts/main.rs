@@ -5,5 +5,6 @@ mod common;
 
 mod bad_input;
 mod objects;
+mod rights;
 mod served;
 mod verbs;
