@@ -315,7 +315,7 @@ pub struct ControlPlaneArgs {
     #[arg(long)]
     pub load_balancer_cidr: Option<Ipv4Net>,
     /// The mode of the pod network
-    #[arg(long, value_parser = fabric_cli::mode())]
+    #[arg(long, value_parser = fabric_cli::mode(), default_value = "host-gateway")]
     pub network: Mode,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
