@@ -240,7 +240,12 @@ impl Site {
             option("log-level", "error"),
         ];
         let store = self.spawn(etcd, "etcd", &etcd_arguments, None)?;
-        let key = path("pki/sa.key");
+        // Upstream wants a public key to check tokens with, and takes a certificate for one.
+        let request = CertRequest { cn: "service-accounts".into(), days: 1, ..CertRequest::default() };
+        let signer = self.ca.issue(&request)?;
+        let (certificate, key) = (self.path("pki/tokens.crt"), self.path("pki/tokens.key"));
+        pki::write_public(&certificate, &signer.cert_pem)?;
+        pki::write_private(&key, &signer.key_pem)?;
         let arguments = [
             option("etcd-servers", ETCD),
             option("bind-address", "127.0.0.1"),
@@ -249,8 +254,8 @@ impl Site {
             option("client-ca-file", &path("pki/ca.crt")),
             option("tls-cert-file", &path("pki/apiserver.crt")),
             option("tls-private-key-file", &path("pki/apiserver.key")),
-            option("service-account-key-file", &key),
-            option("service-account-signing-key-file", &key),
+            option("service-account-key-file", &certificate.display().to_string()),
+            option("service-account-signing-key-file", &key.display().to_string()),
             option("service-account-issuer", "https://kubernetes.default.svc.cluster.local"),
             option("authorization-mode", "Node,RBAC"),
             option("service-cluster-ip-range", SERVICES),
