@@ -45,8 +45,10 @@ mod table;
 mod validation;
 
 pub use self::alloc::ranges::{RangesError, ServiceRanges};
+pub use self::audit::AuditConfig;
 pub use self::connect::kubelet::NodeNetworks;
 pub use self::http::respond::Body;
+pub use ::audit::{LogConfig, Mode as AuditMode, Policy as AuditPolicy};
 pub use listen::Limits;
 pub use start::{Config, Identity, InProcess, Server, StartError, start};
 pub use store::OpenError;

@@ -1,5 +1,6 @@
 //! What requests are served from.
 
+use crate::audit::Auditor;
 use crate::authn::{UserInfo, bootstrap_token, token};
 use crate::connect::kubelet::{KubeletClient, Location, NodeNetworks};
 use crate::health::{self, Started};
@@ -30,6 +31,8 @@ pub struct Api {
     pub version: String,
     /// Where the `kubernetes` Service leads to.
     pub advertise: (IpAddr, u16),
+    /// What is logged of requests; absent when nothing is.
+    pub audit: Option<Arc<Auditor>>,
     /// What of the start is done.
     pub started: Started,
 }

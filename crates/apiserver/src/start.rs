@@ -5,6 +5,7 @@
 use crate::admission::Chain;
 use crate::alloc::Allocators;
 use crate::alloc::ranges::ServiceRanges;
+use crate::audit::{AuditConfig, Auditor};
 use crate::authn::{self, UserInfo};
 use crate::authz::Authorizer;
 use crate::connect::kubelet::{KubeletClient, KubeletError, NodeNetworks};
@@ -68,6 +69,8 @@ pub struct Config {
     pub limits: Limits,
     /// `gitVersion` of `/version`.
     pub version: String,
+    /// What is logged of requests; nothing when absent.
+    pub audit: Option<AuditConfig>,
 }
 
 /// Why the API server could not start.
@@ -86,6 +89,9 @@ pub enum StartError {
     /// A listener cannot be used.
     #[error("serving on the API server's listener failed")]
     Listener(#[source] std::io::Error),
+    /// The audit log could not be opened.
+    #[error(transparent)]
+    Audit(#[from] ::audit::LogError),
     /// The client for kubelets could not be made.
     #[error(transparent)]
     Kubelet(#[from] KubeletError),
@@ -113,6 +119,7 @@ pub struct Server {
 /// Starts the API server: when this returns, the bootstrap objects are stored and the listeners answer.
 pub async fn start(config: Config) -> Result<Server, StartError> {
     let acceptor = tls(&config)?;
+    let audit = config.audit.as_ref().map(Auditor::open).transpose()?.map(Arc::new);
     let store = Arc::new(Store::open(&config.store_dir)?);
     let allocators = Allocators::new(config.service_cidrs, config.node_port_range.clone());
     for (_, entry) in store.list(SERVICES).1 {
@@ -136,6 +143,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
         metrics: Kept::default(),
         version: config.version,
         advertise: config.advertise,
+        audit,
         started: Started::default(),
     });
     api.started.finish(Hook::Admission);
@@ -295,6 +303,9 @@ impl Server {
             tracing::warn!("some connections did not end in time");
         }
         self.api.registry.store.close();
+        if let Some(audit) = &self.api.audit {
+            audit.close();
+        }
     }
 }
 

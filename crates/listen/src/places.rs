@@ -104,6 +104,11 @@ impl Place {
         }
     }
 
+    /// The address of the peer, while the connection has the place.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.0.places.state().held.get(&self.0.id).copied()
+    }
+
     /// Ends when the place was given to somebody else.
     pub async fn evicted(&self) {
         self.0.evicted.cancelled().await;

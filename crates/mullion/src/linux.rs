@@ -1,5 +1,6 @@
 //! Linux-only commands: the one-machine cluster and its simulated hosts.
 
+pub mod audit;
 pub mod cli;
 pub mod cluster_file;
 pub mod delete;

@@ -98,6 +98,7 @@ struct Binding {
     name: String,
     /// "" for a ClusterRoleBinding.
     namespace: String,
+    role_kind: String,
     role: String,
     subjects: Vec<Subject>,
     rules: Arc<[Rule]>,
@@ -106,6 +107,8 @@ struct Binding {
 enum Subject {
     User(String),
     Group(String),
+    /// The account's user name, and `NAME/NAMESPACE`.
+    ServiceAccount(String, String),
 }
 
 impl Subject {
@@ -117,7 +120,7 @@ impl Subject {
             "ServiceAccount" => {
                 let own = object::text(value, &["namespace"]);
                 let namespace = if own.is_empty() { namespace } else { own };
-                Some(Self::User(format!("{SERVICE_ACCOUNT_USER}{namespace}:{name}")))
+                Some(Self::ServiceAccount(format!("{SERVICE_ACCOUNT_USER}{namespace}:{name}"), format!("{name}/{namespace}")))
             }
             _ => None,
         }
@@ -125,9 +128,30 @@ impl Subject {
 
     fn is(&self, user: &UserInfo) -> bool {
         match self {
-            Self::User(name) => *name == user.name,
+            Self::User(name) | Self::ServiceAccount(name, _) => *name == user.name,
             Self::Group(name) => user.is_in(name),
         }
+    }
+}
+
+impl std::fmt::Display for Subject {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::User(name) => write!(formatter, "User {name:?}"),
+            Self::Group(name) => write!(formatter, "Group {name:?}"),
+            Self::ServiceAccount(_, name) => write!(formatter, "ServiceAccount {name:?}"),
+        }
+    }
+}
+
+impl Binding {
+    /// Why the binding allows something to a user (`clusterRoleBindingDescriber`, `roleBindingDescriber`).
+    fn reason(&self, user: &UserInfo) -> String {
+        let Self { name, namespace, role_kind, role, .. } = self;
+        let binding =
+            if namespace.is_empty() { format!("ClusterRoleBinding {name:?}") } else { format!("RoleBinding {:?}", format!("{name}/{namespace}")) };
+        let subject = self.subjects.iter().find(|subject| subject.is(user)).map(ToString::to_string).unwrap_or_default();
+        format!("RBAC: allowed by {binding} of {role_kind} {role:?} to {subject}")
     }
 }
 
@@ -159,7 +183,8 @@ impl Policy {
                     .push(policy.bindings.len());
             }
             let name = object::name(binding).to_string();
-            policy.bindings.push(Binding { name, namespace, role, subjects, rules: found.unwrap_or_else(|| Arc::from([])) });
+            let (role_kind, rules) = (kind.to_owned(), found.unwrap_or_else(|| Arc::from([])));
+            policy.bindings.push(Binding { name, namespace, role_kind, role, subjects, rules });
         }
         policy
     }
@@ -174,7 +199,7 @@ impl Policy {
         let mut dangling = Vec::new();
         for (index, binding) in self.applying(&attributes.user, namespace) {
             if binding.rules.iter().any(|rule| rule.allows(attributes)) {
-                return Decision::Allow(format!("RBAC: allowed by binding {:?} to role {:?}", binding.name, binding.role));
+                return Decision::Allow(binding.reason(&attributes.user));
             }
             dangling.extend(self.missing.iter().filter(|(_, indices)| indices.contains(&index)).map(|(text, _)| text.clone()));
         }
@@ -259,6 +284,23 @@ mod tests {
         assert!(ask(dev(), "get", "apps:deployments", "q", "x"));
         assert!(!ask(dev(), "get", "apps:deployments", "q", "y"));
         assert!(ask(UserInfo::new("system:serviceaccount:z:sa", &[]), "get", "apps:deployments", "q", "x"));
+    }
+
+    #[test]
+    fn reasons_name_binding_role_and_subject() {
+        let reason = |user: UserInfo, group: &str, resource: &str, name: &str| {
+            let (namespace, name) = ("a".to_owned(), name.to_owned());
+            let (group, resource) = (group.to_owned(), resource.to_owned());
+            let asked = Attributes { user, verb: "get".into(), is_resource: true, group, resource, namespace, name, ..Attributes::default() };
+            policy().decide(&asked)
+        };
+        let allowed = |text: &str| Decision::Allow(format!("RBAC: allowed by {text}"));
+        let bob = reason(UserInfo::new("bob", &[]), "", "pods", "p");
+        assert_eq!(bob, allowed("RoleBinding \"b/a\" of Role \"reader\" to User \"bob\""));
+        let dev = reason(UserInfo::new("eve", &["devs"]), "apps", "deployments", "x");
+        assert_eq!(dev, allowed("ClusterRoleBinding \"c\" of ClusterRole \"one\" to Group \"devs\""));
+        let account = reason(UserInfo::new("system:serviceaccount:z:sa", &[]), "apps", "deployments", "x");
+        assert_eq!(account, allowed("ClusterRoleBinding \"c\" of ClusterRole \"one\" to ServiceAccount \"sa/z\""));
     }
 
     #[test]

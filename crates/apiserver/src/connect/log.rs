@@ -37,8 +37,9 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, mut request:
         Ok((switching, _)) => switching,
         Err(refusal) => return Ok(refusal.map(respond::full)),
     };
-    let (client, shutdown) = (hyper::upgrade::on(&mut request), api.shutdown.clone());
+    let (client, shutdown, completion) = (hyper::upgrade::on(&mut request), api.shutdown.clone(), call.completion.clone());
     tokio::spawn(async move {
+        let _last = completion;
         match client.await {
             Ok(client) => drop(shutdown.run_until_cancelled(send(response.into_body(), TokioIo::new(client))).await),
             Err(error) => tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),

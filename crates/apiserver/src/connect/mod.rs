@@ -191,14 +191,17 @@ async fn send(kubelet: &KubeletClient, target: &Target, request: Request<Full<By
 }
 
 /// Passes an upgrade and everything after it through.
-async fn pass_through(api: &Api, request: &mut Request<Body>, target: &Target) -> Result<Response<Body>, ApiError> {
+async fn pass_through(api: &Api, call: &Call, request: &mut Request<Body>, target: &Target) -> Result<Response<Body>, ApiError> {
     let passed = upgrade::passed_on(request, &target.path, &target.authority()).map_err(ApiError::internal)?;
     match send(&api.kubelet, target, passed).await? {
         Connected::Refused(response) => Ok(response),
         Connected::Switched(answer, upgraded) => {
             let (response, copying) = upgrade::join(request, &answer, upgraded);
-            let shutdown = api.shutdown.clone();
-            tokio::spawn(async move { shutdown.run_until_cancelled(copying).await });
+            let (shutdown, completion) = (api.shutdown.clone(), call.completion.clone());
+            tokio::spawn(async move {
+                let _last = completion;
+                shutdown.run_until_cancelled(copying).await
+            });
             Ok(response.map(|()| respond::full("")))
         }
     }

@@ -57,7 +57,7 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, mut request:
         _ => service(api, call, path)?,
     };
     if upgrades {
-        return super::pass_through(api, &mut request, &target).await;
+        return super::pass_through(api, call, &mut request, &target).await;
     }
     forward(api, request, &target, &prefix).await
 }

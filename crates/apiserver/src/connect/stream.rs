@@ -11,7 +11,7 @@ use crate::kind::Kind;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use std::sync::Arc;
@@ -47,12 +47,12 @@ pub(super) async fn serve(api: &Api, call: &Call, kind: &Arc<Kind>, mut request:
         return Err(ApiError::bad_request("Upgrade request required"));
     }
     if !forwards && remotecommand::is_v5(&headers) {
-        return Ok(translate(api, &headers, &mut request, target, requested));
+        return Ok(translate(api, call, &mut request, target, requested));
     }
     if forwards && portforward::is_tunnel(&headers) {
-        return take_out(api, &headers, &mut request, target).await;
+        return take_out(api, call, &mut request, target).await;
     }
-    super::pass_through(api, &mut request, &target).await
+    super::pass_through(api, call, &mut request, &target).await
 }
 
 fn requested(call: &Call) -> Requested {
@@ -71,8 +71,8 @@ fn parameters(call: &Call, requested: Requested) -> String {
 }
 
 /// WebSocket to the client, SPDY to the kubelet. Errors of the kubelet go to the error channel, as upstream does.
-fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target: Target, requested: Requested) -> Response<Body> {
-    let (response, accepted) = match remotecommand::accept_v5(headers, requested) {
+fn translate(api: &Api, call: &Call, request: &mut Request<Body>, target: Target, requested: Requested) -> Response<Body> {
+    let (response, accepted) = match remotecommand::accept_v5(&call.headers, requested) {
         Ok(accepted) => accepted,
         Err(refusal) => return refusal.map(respond::full),
     };
@@ -90,7 +90,11 @@ fn translate(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target
             (Err(error), _) => tracing::debug!(error = %error.as_report(), "a client did not begin its streams"),
         }
     };
-    tokio::spawn(async move { shutdown.run_until_cancelled(work).await });
+    let completion = call.completion.clone();
+    tokio::spawn(async move {
+        let _last = completion;
+        shutdown.run_until_cancelled(work).await
+    });
     response.map(|()| respond::full(""))
 }
 
@@ -113,13 +117,13 @@ async fn begin(kubelet: &kubelet::KubeletClient, target: &Target, requested: Req
 }
 
 /// SPDY inside the client's WebSocket, as it is to the kubelet.
-async fn take_out(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, target: Target) -> Result<Response<Body>, ApiError> {
+async fn take_out(api: &Api, call: &Call, request: &mut Request<Body>, target: Target) -> Result<Response<Body>, ApiError> {
     let asked = upgrade::spdy_request(&target.path, &target.authority(), &[portforward::PROTOCOL]).map_err(ApiError::internal)?;
     let upgraded = match super::send(&api.kubelet, &target, asked).await? {
         Connected::Switched(_, upgraded) => upgraded,
         Connected::Refused(response) => return Ok(response),
     };
-    let response = match upgrade::accept_websocket(headers, &[portforward::TUNNEL], None) {
+    let response = match upgrade::accept_websocket(&call.headers, &[portforward::TUNNEL], None) {
         Ok((response, _)) => response,
         Err(refusal) => return Ok(refusal.map(respond::full)),
     };
@@ -130,6 +134,10 @@ async fn take_out(api: &Api, headers: &HeaderMap, request: &mut Request<Body>, t
             Err(error) => tracing::debug!(error = %error.as_report(), "a client did not take up its connection"),
         }
     };
-    tokio::spawn(async move { shutdown.run_until_cancelled(work).await });
+    let completion = call.completion.clone();
+    tokio::spawn(async move {
+        let _last = completion;
+        shutdown.run_until_cancelled(work).await
+    });
     Ok(response.map(|()| respond::full("")))
 }

@@ -2,7 +2,7 @@
 
 use super::path::RequestInfo;
 use super::query::Query;
-use crate::audit::Annotations;
+use crate::audit::{Annotations, Completion};
 use crate::authn::UserInfo;
 use crate::kind::Kind;
 use crate::status::ApiError;
@@ -22,6 +22,8 @@ pub struct Call {
     pub body: Bytes,
     /// What its audit event says.
     pub audit: Arc<Annotations>,
+    /// Held for as long as the request lasts, by what goes on after the head of the response.
+    pub completion: Option<Arc<Completion>>,
 }
 
 impl Call {

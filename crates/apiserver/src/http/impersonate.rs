@@ -9,13 +9,14 @@ use serde_json::{Map, Value};
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user that a request acts as: `user`, or the user that its headers name and `user` may impersonate, each part of the identity by itself.
-pub fn apply(authorizer: &Authorizer, headers: &HeaderMap, user: UserInfo) -> Result<UserInfo, ApiError> {
+/// The user that a request acts as, when not as its own: the one that its headers name and `user` may impersonate, each part of the identity
+/// by itself.
+pub fn apply(authorizer: &Authorizer, headers: &HeaderMap, user: &UserInfo) -> Result<Option<UserInfo>, ApiError> {
     let name = text(headers, "impersonate-user");
     let (uid, groups, extra) = (text(headers, "impersonate-uid"), texts(headers, "impersonate-group"), extra(headers));
     if name.is_empty() {
         if uid.is_empty() && groups.is_empty() && extra.is_empty() {
-            return Ok(user);
+            return Ok(None);
         }
         // Ignoring them would act with more rights than the client asked for.
         return Err(ApiError::internal("requested to impersonate groups, a uid or extra fields without impersonating a user"));
@@ -60,7 +61,7 @@ pub fn apply(authorizer: &Authorizer, headers: &HeaderMap, user: UserInfo) -> Re
         all.push(authn::UNAUTHENTICATED.into());
     }
     let groups: Vec<&str> = all.iter().map(String::as_str).collect();
-    Ok(UserInfo { uid, extra, ..UserInfo::new(&name, &groups) })
+    Ok(Some(UserInfo { uid, extra, ..UserInfo::new(&name, &groups) }))
 }
 
 fn text(headers: &HeaderMap, name: &str) -> String {
@@ -107,7 +108,8 @@ mod tests {
             for (name, value) in headers {
                 map.append(http::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
             }
-            apply(&authorizer, &map, UserInfo::new("alice", &[]))
+            let alice = UserInfo::new("alice", &[]);
+            apply(&authorizer, &map, &alice).map(|acting| acting.unwrap_or(alice))
         };
         assert_eq!(acting(&[]).unwrap().name, "alice");
         let bob = acting(&[("impersonate-user", "bob"), ("impersonate-group", "devs"), ("impersonate-extra-scopes", "view")]).unwrap();

@@ -73,6 +73,11 @@ impl RequestInfo {
         Ok(info)
     }
 
+    /// Of a path that names nothing: method and path.
+    pub fn of_path(method: &Method, path: &str) -> Self {
+        Self { verb: method_verb(method), path: path.to_string(), ..Self::default() }
+    }
+
     fn locate(&mut self, parts: &[&str]) -> Result<(), UnknownShape> {
         let first = parts.first().ok_or(UnknownShape)?;
         let below = if parts.len() > 1 && decode(first)? == "namespaces" {

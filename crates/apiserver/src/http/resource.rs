@@ -44,6 +44,7 @@ pub async fn serve(api: &Arc<Api>, call: &Call) -> Result<Response<Body>, ApiErr
         None => context,
     };
     if let Some(warning) = &kind.deprecation {
+        context.audit.add("k8s.io/deprecated", "true");
         context.warn(warning);
     }
     let response = match info.subresource.as_str() {

@@ -44,8 +44,18 @@ impl TestServer {
         Self::start_new(apiserver::Limits::default(), networks).await
     }
 
+    /// The same, with an audit log.
+    pub async fn start_audited(audit: apiserver::AuditConfig) -> Self {
+        let networks = SERVICE_CIDR.parse().unwrap();
+        Self::with_account(Self::start_with(tempfile::tempdir().unwrap(), Keys::new(), apiserver::Limits::default(), networks, Some(audit)).await)
+            .await
+    }
+
     async fn start_new(limits: apiserver::Limits, networks: &str) -> Self {
-        let started = Self::start_in(tempfile::tempdir().unwrap(), Keys::new(), limits, networks.parse().unwrap()).await;
+        Self::with_account(Self::start_in(tempfile::tempdir().unwrap(), Keys::new(), limits, networks.parse().unwrap()).await).await
+    }
+
+    async fn with_account(started: Self) -> Self {
         let accounts: Api<ServiceAccount> = Api::namespaced(started.admin(), "default");
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         accounts.create(&PostParams::default(), &account).await.unwrap();
@@ -53,8 +63,18 @@ impl TestServer {
     }
 
     async fn start_in(dir: tempfile::TempDir, keys: Keys, limits: apiserver::Limits, service_cidrs: ServiceRanges) -> Self {
+        Self::start_with(dir, keys, limits, service_cidrs, None).await
+    }
+
+    async fn start_with(
+        dir: tempfile::TempDir,
+        keys: Keys,
+        limits: apiserver::Limits,
+        service_cidrs: ServiceRanges,
+        audit: Option<apiserver::AuditConfig>,
+    ) -> Self {
         let node_networks = NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: vec![NO_NODE.parse().unwrap()] };
-        let config = Config { limits, node_networks, service_cidrs: service_cidrs.clone(), ..keys.config(dir.path().join("store")) };
+        let config = Config { limits, node_networks, service_cidrs: service_cidrs.clone(), audit, ..keys.config(dir.path().join("store")) };
         let address = SocketAddr::from(config.advertise);
         Self { server: start(config).await.unwrap(), keys, address, dir, service_cidrs }
     }

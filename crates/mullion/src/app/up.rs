@@ -73,6 +73,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let fresh = !dirs.dir.exists();
     let (mut cluster, layout, before) = plan(args, &dirs)?;
     crate::hns::check_switches(&cluster.nodes)?;
+    let audit_policy = args.audit.policy()?;
     dirs.check_foreign()?;
     // A cluster that runs here already also holds the port: the better reason first.
     let lock = if fresh { None } else { Some(dirs.lock()?) };
@@ -88,6 +89,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     };
     cluster.save(&dirs)?;
     cluster_file::make_dirs(&dirs, &cluster.nodes)?;
+    args.audit.keep(audit_policy.as_deref(), &dirs)?;
     dirs.make_run(cluster.nodes.iter().map(|node| node.name.as_str()))?;
     progress.step("checked this machine");
     template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;
@@ -161,6 +163,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>)
         kubeconfig: args.kubeconfig.as_deref().map(absolute),
         outside: args.outside,
         no_stand_ins: args.no_stand_ins,
+        audit: args.audit.clone(),
     };
     let (cluster, layout) = Cluster::merge(known.clone(), requested, &node_spec::parse_list(DEFAULT_NODES)?, dirs)?;
     Ok((cluster, layout, known))

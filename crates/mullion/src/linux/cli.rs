@@ -12,6 +12,7 @@ use host::NodeOs;
 use images::registry::Mirror;
 use ipnet::Ipv4Net;
 
+use super::audit::AuditArgs;
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
 use crate::cli::fabric_cli;
@@ -122,6 +123,8 @@ pub struct UpArgs {
     /// HOST[:PORT] of a registry without TLS; none for no such registry [default: what DIR holds]
     #[arg(long)]
     pub insecure_registry: Vec<String>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
 }
 
 /// The value of a list that is to be empty from now on.
@@ -322,6 +325,8 @@ pub struct ControlPlaneArgs {
     /// DNS server for names outside the cluster
     #[arg(long)]
     pub dns_upstream: Option<SocketAddr>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
 }
 
 /// The container runtime of a simulated host.

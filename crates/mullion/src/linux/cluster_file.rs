@@ -24,6 +24,7 @@ use node_config::node::Part;
 use node_config::node_spec::{NodeSpec, SpecError};
 use serde::{Deserialize, Serialize};
 
+use super::audit::AuditArgs;
 use super::cli::DirArgs;
 
 /// The format of `cluster.json` that this program writes, and the newest that it reads.
@@ -143,6 +144,9 @@ pub struct Cluster {
     /// Whether images that only a stand-in could answer for are refused.
     #[serde(default)]
     pub no_stand_ins: bool,
+    /// How the audit log is written.
+    #[serde(default)]
+    pub audit: AuditArgs,
     /// The nodes' addresses on the LAN: they stay when the cluster is resumed.
     pub node_addresses: BTreeMap<String, Ipv4Addr>,
 }
@@ -185,6 +189,8 @@ pub struct Requested {
     pub outside: Option<bool>,
     /// `--no-stand-ins`.
     pub no_stand_ins: Option<bool>,
+    /// `--audit-log-path` and the like.
+    pub audit: AuditArgs,
 }
 
 impl Cluster {
@@ -260,6 +266,7 @@ impl Cluster {
             kubeconfig: None,
             outside: false,
             no_stand_ins: false,
+            audit: AuditArgs::default(),
             node_addresses: BTreeMap::new(),
         });
         cluster.format = FORMAT;
@@ -271,6 +278,7 @@ impl Cluster {
         cluster.without = requested.without.unwrap_or(cluster.without);
         cluster.outside = requested.outside.unwrap_or(cluster.outside);
         cluster.no_stand_ins = requested.no_stand_ins.unwrap_or(cluster.no_stand_ins);
+        cluster.audit = requested.audit.over(cluster.audit);
         cluster.kubeconfig = requested.kubeconfig.or(cluster.kubeconfig).filter(|path| !path.as_os_str().is_empty());
         cluster.name = requested.name.unwrap_or(cluster.name);
         if cluster.name.is_empty() {

@@ -115,6 +115,7 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("dns-ip", addresses.dns_ip)
         .opt("service-node-port-range", addresses.service_node_port_range)
         .opt("network", inputs.cluster.network);
+    let argv = inputs.cluster.audit.options(dirs).into_iter().fold(argv, |argv, (name, value)| argv.opt(name, value));
     let argv = match addresses.load_balancer_cidr {
         Some(cidr) => argv.opt("load-balancer-cidr", cidr),
         None => argv,

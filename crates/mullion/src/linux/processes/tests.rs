@@ -15,6 +15,7 @@ fn cluster(dirs: &Dirs) -> Cluster {
     let (mut cluster, _) = Cluster::merge(None, requested, &nodes, dirs).unwrap();
     (cluster.port, cluster.kubeconfig) = (Some(6443), Some("/k".into()));
     (cluster.registry_mirrors, cluster.insecure_registries) = (vec!["docker.io=http://a".into()], vec!["b:5000".into()]);
+    cluster.audit.audited = true;
     cluster
 }
 
@@ -65,6 +66,12 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
         ("kubeconfig", json!("/other"), Elsewhere("the user's kubeconfig")),
         ("outside", json!(true), Into(&["control-plane"])),
         ("noStandIns", json!(true), Into(&["win01/container-sim", "lin01/container-sim"])),
+        ("audit.audited", json!(false), Into(&["control-plane"])),
+        ("audit.auditLogPath", json!("/log"), Into(&["control-plane"])),
+        ("audit.auditLogMaxsize", json!(1), Into(&["control-plane"])),
+        ("audit.auditLogMaxage", json!(2), Into(&["control-plane"])),
+        ("audit.auditLogMaxbackup", json!(3), Into(&["control-plane"])),
+        ("audit.auditLogMode", json!("batch"), Into(&["control-plane"])),
         ("nodeAddresses", json!({"win01": "10.240.0.99", "lin01": "10.240.0.12"}), Into(&["win01/node.yaml"])),
     ]
 }
@@ -107,7 +114,7 @@ fn every_member_of_the_cluster_has_a_row() {
     for (name, value) in document.as_object().unwrap() {
         match (name.as_str(), value) {
             ("nodes", nodes) => members.extend(nodes[0].as_object().unwrap().keys().map(|key| format!("nodes.{key}"))),
-            ("addresses", Value::Object(addresses)) => members.extend(addresses.keys().map(|key| format!("addresses.{key}"))),
+            ("addresses" | "audit", Value::Object(inner)) => members.extend(inner.keys().map(|key| format!("{name}.{key}"))),
             _ => drop(members.insert(name.clone())),
         }
     }

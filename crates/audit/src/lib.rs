@@ -1,0 +1,12 @@
+//! The audit log of the API server as upstream keeps it (apiserver/pkg/audit): a [`policy`] says which requests are logged and how much of
+//! them, an [`event`] is one line of JSON, and the [`log`] writes lines to a file that it rotates.
+//!
+//! Nothing here knows of HTTP: the API server fills in events, and asks the policy once per request.
+
+pub mod event;
+pub mod log;
+pub mod policy;
+
+pub use event::{Event, ObjectReference};
+pub use log::{Log, LogConfig, LogError, Mode};
+pub use policy::{Attributes, Level, Policy, PolicyError, Stage};
