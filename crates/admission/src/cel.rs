@@ -1,6 +1,7 @@
 //! CEL as admission needs it: where an expression stands, what it sees, what it gives. The language itself comes through [`Engine`].
 
 mod kube;
+pub mod typed;
 
 pub use kube::KubeCel;
 

@@ -32,6 +32,7 @@ mod start;
 mod status;
 mod store;
 mod subresources;
+mod type_check;
 mod watch;
 
 // Pure functions over JSON values: what is served, and what its objects look like.

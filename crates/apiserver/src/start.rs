@@ -1,6 +1,7 @@
 //! Starting, serving and stopping.
 //!
-//! Tasks: one accepting task a listener, one task a connection, one each that lets old Events go, and schemas that nobody uses; the store's writer thread. All end at [`Server::shutdown`].
+//! Tasks: one accepting task a listener, one task a connection, one each that lets old Events go, and schemas that nobody uses, one that keeps
+//! the objects of Services, one that checks the types of policies; the store's writer thread. All end at [`Server::shutdown`].
 
 use crate::admission::Chain;
 use crate::alloc::Allocators;
@@ -18,6 +19,7 @@ use crate::registry::addresses::{Repair, SERVICES};
 use crate::registry::{Registry, expiry, service};
 use crate::server::Api;
 use crate::store::{self, Store};
+use crate::type_check::TypeChecks;
 use crate::{bootstrap, http};
 use ::http::{Request, Response};
 use futures::future::BoxFuture;
@@ -40,6 +42,8 @@ use tokio_util::task::TaskTracker;
 
 /// Least time between two looks at changed Services and IPAddresses.
 const REPAIR_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two looks at changed policies.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Time between looks at the objects of the `kubernetes` Service (`DefaultEndpointReconcilerInterval`).
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
 
@@ -157,6 +161,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     let server = Server { api, tasks: TaskTracker::new(), acceptor, limits: config.limits };
     server.tasks.spawn(sweep(Arc::clone(&server.api)));
     server.tasks.spawn(release_schemas(Arc::clone(&server.api)));
+    server.tasks.spawn(check_types(Arc::clone(&server.api)));
     server.tasks.spawn(keep_services(Arc::clone(&server.api), repair));
     server.listen(config.listeners)?;
     Ok(server)
@@ -232,6 +237,25 @@ async fn keep_services(api: Arc<Api>, mut repair: Repair) {
                 }
             }
             let _ = tokio::time::timeout(UPKEEP_EVERY, published.changed()).await;
+        }
+    };
+    tokio::select! {
+        () = keep => {}
+        () = api.shutdown.cancelled() => {}
+    }
+}
+
+/// Checks the expressions of policies soon after they have changed, until the end.
+async fn check_types(api: Arc<Api>) {
+    let mut published = api.registry.store.published();
+    let mut checks = TypeChecks::default();
+    let keep = async {
+        loop {
+            api.registry.check_types(&mut checks).await;
+            tokio::time::sleep(CHECK_EVERY).await;
+            if published.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     };
     tokio::select! {

@@ -17,10 +17,10 @@ pub mod publish;
 pub mod resource;
 pub mod rules;
 pub mod schema;
+pub mod shape;
 pub mod values;
 pub mod warnings;
 
 mod correlate;
 mod formats;
-mod shape;
 mod structural;

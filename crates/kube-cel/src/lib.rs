@@ -29,6 +29,7 @@ mod literals;
 mod macros;
 mod operators;
 mod parser;
+mod reserved;
 mod strings;
 
 pub use convert::display;
@@ -38,6 +39,7 @@ pub use estimate::Range;
 pub use eval::{Evaluated, PER_CALL_LIMIT, Variables};
 pub use kube::Opaque;
 pub use parser::{MAX_DEPTH, MAX_LENGTH};
+pub use reserved::is_reserved;
 pub use shape::Shape;
 pub use types::Type;
 pub use value::{Fault, Value};

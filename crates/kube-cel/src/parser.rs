@@ -3,6 +3,7 @@
 use crate::ast::{Entry, Expr, Field, Id, Kind, Literal, Parsed};
 use crate::lexer::{self, Problem, Spanned, Token};
 use crate::macros;
+use crate::reserved::is_reserved;
 
 /// Upstream's limit of an expression, in characters.
 pub const MAX_LENGTH: usize = 100_000;
@@ -13,29 +14,6 @@ const MAX_NESTING: usize = 100;
 /// Nodes of an expression after its macros were expanded: `optMap` doubles what it is called on.
 pub const MAX_NODES: usize = 50_000;
 
-const RESERVED: &[&str] = &[
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "false",
-    "for",
-    "function",
-    "if",
-    "import",
-    "in",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "null",
-    "return",
-    "true",
-    "var",
-    "void",
-    "while",
-];
 const PRIMARY: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
 pub struct Parser {
@@ -436,7 +414,7 @@ impl Parser {
             let fields = self.fields()?;
             return self.node(at, Kind::Struct { name: format!("{lead}{name}"), fields });
         }
-        if RESERVED.contains(&name.as_str()) {
+        if is_reserved(name.as_str()) {
             return Err(Problem { at, message: format!("reserved identifier: {name}") });
         }
         if self.is("(") {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use crate::reserved::is_reserved;
 use crate::types::Type;
 
 /// Upstream's largest request, in bytes.
@@ -103,27 +104,6 @@ impl Shape {
     }
 }
 
-const KEYWORDS: &[&str] = &[
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-];
-
 /// The name by which expressions address a property; none when it cannot be addressed.
 pub fn escape(name: &str) -> Option<String> {
     let mut chars = name.chars();
@@ -132,7 +112,7 @@ pub fn escape(name: &str) -> Option<String> {
     if first.is_ascii_digit() || !allowed(first) || !chars.all(allowed) {
         return None;
     }
-    if KEYWORDS.contains(&name) {
+    if is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     if !name.contains(['.', '-', '/']) && !name.contains("__") {

@@ -39,8 +39,8 @@ pub fn types_to_check(policy: &Value, kinds: impl Fn(&Resource) -> Vec<Kind>) ->
     found.into_iter().collect()
 }
 
-/// `expressionWarnings` of a policy. `check` says what is wrong with an expression when `object` is of a kind, in upstream's words such as
-/// `compilation failed: ERROR: <input>:1:20: undefined field 'replicas'`.
+/// `expressionWarnings` of a policy. `check` says what is wrong with an expression when `object` is of a kind, in the compiler's words, such as
+/// `ERROR: <input>:1:20: undefined field 'replicas'`.
 pub fn type_check(policy: &Value, kinds: &[Kind], check: impl Fn(&Kind, &str) -> Result<(), String>) -> Vec<Value> {
     let mut warnings = Vec::new();
     for (index, validation) in list(policy, &["spec", "validations"]).iter().enumerate() {

@@ -43,30 +43,7 @@ pub fn match_conditions(conditions: &Field, params: bool, errors: &mut Errors) {
 
 /// `^[_a-zA-Z][_a-zA-Z0-9]*$`, and no word of the language.
 pub fn is_identifier(name: &str) -> bool {
-    const RESERVED: [&str; 21] = [
-        "true",
-        "false",
-        "null",
-        "in",
-        "as",
-        "break",
-        "const",
-        "continue",
-        "else",
-        "for",
-        "function",
-        "if",
-        "import",
-        "let",
-        "loop",
-        "package",
-        "namespace",
-        "return",
-        "var",
-        "void",
-        "while",
-    ];
     let mut characters = name.chars();
     let starts = characters.next().is_some_and(|first| first == '_' || first.is_ascii_alphabetic());
-    starts && characters.all(|other| other == '_' || other.is_ascii_alphanumeric()) && !RESERVED.contains(&name)
+    starts && characters.all(|other| other == '_' || other.is_ascii_alphanumeric()) && !kube_cel::is_reserved(name)
 }
