@@ -191,6 +191,17 @@ pub async fn track_update(cluster: &Cluster, kind: &Kind, part: Part, context: &
     Ok(())
 }
 
+/// Writes who owns what the server itself has changed in an object; without an old state it is new. Only kinds in one version are written so.
+pub fn track_own(cluster: &Cluster, kind: &Kind, writer: &FieldWriter, old: Option<&Value>, new: &mut Value) {
+    let conversions = Conversions::new(cluster, kind);
+    if old.is_some() && kind.has_status() {
+        // First, because a write of a part starts from the stored owners.
+        let status = FieldWriter { subresource: "status".into(), ..writer.clone() };
+        with_manager(kind, Part::Status, &status, true, &conversions, |fields| fields.update(old, new, &writer.manager));
+    }
+    with_manager(kind, Part::Main, writer, true, &conversions, |fields| fields.update(old, new, &writer.manager));
+}
+
 /// An empty list of owners forgets them all. Decoding drops empty lists, so it becomes upstream's other way to say that: an empty entry.
 pub fn keep_reset(mut object: Value) -> Value {
     if let Some(owners) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut)

@@ -23,6 +23,7 @@ mod health;
 mod http;
 mod metrics;
 mod object;
+mod outgoing;
 mod protobuf;
 mod registry;
 mod scale;

@@ -21,7 +21,8 @@ use crate::server::Api;
 use crate::store::{self, Store};
 use crate::type_check::TypeChecks;
 use crate::{bootstrap, http};
-use ::http::{Request, Response};
+use ::http::header::USER_AGENT;
+use ::http::{HeaderValue, Request, Response};
 use futures::future::BoxFuture;
 use listen::{Limits, Place};
 use pki::CertKey;
@@ -135,6 +136,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
             authorizer: Arc::new(Authorizer::new(Arc::clone(&store))),
             store,
             kinds: Kinds::new(builtin().all().cloned()),
+            webhooks: Default::default(),
         },
         admission: Chain::default(),
     });
@@ -306,7 +308,7 @@ impl Server {
     /// A client without a network: a service for `kube::Client::new`, with the same authorization as any other client.
     pub fn in_process(&self, identity: Identity) -> InProcess {
         let groups: Vec<&str> = identity.groups.iter().map(String::as_str).collect();
-        InProcess { api: Arc::clone(&self.api), user: UserInfo::new(&identity.user, &groups) }
+        InProcess { api: Arc::clone(&self.api), user: UserInfo::new(&identity.user, &groups), program: None }
     }
 
     /// What is served: the built-in kinds, and what is added.
@@ -338,6 +340,15 @@ impl Server {
 pub struct InProcess {
     api: Arc<Api>,
     user: UserInfo,
+    program: Option<HeaderValue>,
+}
+
+impl InProcess {
+    /// The program that asks: the user agent of requests that name none, and so the owner of the fields that they write.
+    #[must_use]
+    pub fn named(self, program: &'static str) -> Self {
+        Self { program: Some(HeaderValue::from_static(program)), ..self }
+    }
 }
 
 impl<B> tower_service::Service<Request<B>> for InProcess
@@ -354,7 +365,10 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        if let Some(program) = &self.program {
+            request.headers_mut().entry(USER_AGENT).or_insert_with(|| program.clone());
+        }
         let (api, user) = (Arc::clone(&self.api), self.user.clone());
         Box::pin(async move { Ok(http::handle(api, request, Some(user)).await) })
     }

@@ -9,6 +9,7 @@ mod files;
 mod kubeconfig;
 mod request;
 pub mod service_account;
+pub mod unverified;
 mod yaml;
 
 use ca::BACKDATE;

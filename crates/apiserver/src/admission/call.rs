@@ -1,20 +1,18 @@
-//! HTTP requests to webhooks: a connection each, over TLS with the authorities that the configuration names.
+//! HTTP requests to webhooks, over TLS with the authorities that the configuration names. Connections are kept between calls.
 
 use crate::backends::backends;
 use crate::kind::Cluster;
 use crate::object;
-use ::admission::webhook::{Answer, Caller, Endpoint, MAX_ANSWER};
+use crate::outgoing::{Connection, Peer, Unanswered};
+use ::admission::webhook::{Answer, Caller, Endpoint, MAX_ANSWER, Service};
 use bytes::Bytes;
 use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use std::io::ErrorKind;
-use std::net::IpAddr;
 use std::sync::Arc;
-use thiserror_ext::AsReport as _;
 use tokio::net::TcpStream;
 
 /// Calls webhooks from this server. Services are reached at their endpoints, because the control plane has no service proxy.
@@ -22,41 +20,56 @@ pub struct Http<'a>(pub &'a Cluster);
 
 impl Caller for Http<'_> {
     async fn post(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Answer, String> {
-        let stream = match &endpoint.service {
-            Some(_) => dial(self.backend(endpoint)?).await?,
-            None => dial((endpoint.host.as_str(), endpoint.port)).await?,
+        let address = match &endpoint.service {
+            Some(service) => self.backend(service)?,
+            None => (endpoint.host.clone(), endpoint.port),
         };
+        let peer = Peer::new(&endpoint.host, address, &endpoint.ca_bundle);
+        let body = Bytes::from(body);
+        // Those that the webhook has closed meanwhile have sent nothing.
+        while let Some(connection) = self.0.webhooks.take(&peer) {
+            match self.exchange(&peer, connection, endpoint, &body).await {
+                Err(Unanswered::Unsent) => {}
+                Err(Unanswered::Failed(why)) => return Err(why),
+                Ok(answer) => return Ok(answer),
+            }
+        }
+        let stream = dial(&peer.address).await?;
         let name = ServerName::try_from(endpoint.host.clone()).map_err(|error| error.to_string())?;
         let stream = tls(&endpoint.ca_bundle)?.connect(name, stream).await.map_err(|error| tls_error(&error))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_report_string())?;
-        let exchange = async move {
-            let request = Request::post(&endpoint.path)
-                .header(HOST, format!("{}:{}", endpoint.host, endpoint.port))
-                .header(CONTENT_TYPE, "application/json")
-                .header(ACCEPT, "application/json, */*")
-                .body(Full::new(Bytes::from(body)))
-                .map_err(|error| error.to_string())?;
-            let answer = sender.send_request(request).await.map_err(|error| error.to_report_string())?;
-            let code = answer.status().as_u16();
-            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(|error| error.to_string())?;
-            Ok(Answer { code, body: body.to_bytes().to_vec() })
-        };
-        // The connection runs beside the exchange, and ends with it.
-        tokio::pin!(exchange, connection);
-        tokio::select! {
-            answer = &mut exchange => answer,
-            _ = &mut connection => exchange.await,
-        }
+        let connection = Connection::over(stream).await?;
+        self.exchange(&peer, connection, endpoint, &body).await.map_err(|unanswered| match unanswered {
+            Unanswered::Unsent => "EOF".to_string(),
+            Unanswered::Failed(why) => why,
+        })
     }
 }
 
 impl Http<'_> {
-    /// A ready endpoint of a Service's port.
-    fn backend(&self, endpoint: &Endpoint) -> Result<(IpAddr, u16), String> {
-        let Some(wanted) = &endpoint.service else { return Err("no service is named".to_string()) };
+    /// One request and its answer; the connection is kept for the next.
+    async fn exchange(&self, peer: &Peer, mut connection: Connection, endpoint: &Endpoint, body: &Bytes) -> Result<Answer, Unanswered> {
+        let failed = |why: &dyn std::fmt::Display| Unanswered::Failed(why.to_string());
+        let request = Request::post(&endpoint.path)
+            .header(HOST, format!("{}:{}", endpoint.host, endpoint.port))
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, */*")
+            .body(Full::new(body.clone()))
+            .map_err(|error| failed(&error))?;
+        let answer = connection.send(request).await?;
+        let code = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await.map_err(|error| failed(&error))?;
+        self.0.webhooks.keep(peer.clone(), connection);
+        Ok(Answer { code, body: body.to_bytes().to_vec() })
+    }
+
+    /// Where a Service's port leads: to the host of an ExternalName, else to a ready endpoint (apiserver/pkg/util/proxy).
+    fn backend(&self, wanted: &Service) -> Result<(String, u16), String> {
         let store = &self.0.store;
         let service = store.get(&format!("core/services/{}/{}", wanted.namespace, wanted.name)).map(|entry| entry.value());
         let service = service.ok_or_else(|| format!("service {:?} not found", wanted.name))?;
+        if object::text(&service, &["spec", "type"]) == "ExternalName" {
+            return Ok((object::text(&service, &["spec", "externalName"]).to_owned(), wanted.port));
+        }
         let ports = object::list(&service, &["spec", "ports"]);
         let port = ports.iter().find(|port| object::integer(port, &["port"]) == Some(i64::from(wanted.port)));
         let port = port.ok_or_else(|| format!("no service port {} found for service {:?}", wanted.port, wanted.name))?;
@@ -66,13 +79,14 @@ impl Http<'_> {
         if found.is_empty() {
             return Err(format!("no endpoints available for service {:?}", wanted.name));
         }
-        Ok(found.swap_remove(rand::random_range(0..found.len())))
+        let (address, port) = found.swap_remove(rand::random_range(0..found.len()));
+        Ok((address.to_string(), port))
     }
 }
 
-async fn dial(to: impl tokio::net::ToSocketAddrs + std::fmt::Debug) -> Result<TcpStream, String> {
-    let shown = format!("{to:?}").replace(['(', ')', '"', ' '], "").replace(',', ":");
-    TcpStream::connect(to).await.map_err(|error| match error.kind() {
+async fn dial((host, port): &(String, u16)) -> Result<TcpStream, String> {
+    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    TcpStream::connect((host.as_str(), *port)).await.map_err(|error| match error.kind() {
         ErrorKind::ConnectionRefused => format!("dial tcp {shown}: connect: connection refused"),
         _ => format!("dial tcp {shown}: {error}"),
     })
@@ -91,7 +105,7 @@ fn tls(ca_bundle: &[u8]) -> Result<tokio_rustls::TlsConnector, String> {
 /// Go's words for what is most often wrong.
 fn tls_error(error: &std::io::Error) -> String {
     let text = error.to_string();
-    match text.contains("UnknownIssuer") {
+    match text.contains("UnknownIssuer") || text.contains("BadSignature") {
         true => "tls: failed to verify certificate: x509: certificate signed by unknown authority".to_string(),
         false => format!("tls: {text}"),
     }

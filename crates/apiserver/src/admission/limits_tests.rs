@@ -29,6 +29,7 @@ impl Server {
             authorizer: Arc::new(Authorizer::new(Arc::clone(&store))),
             store: Arc::clone(&store),
             kinds: Kinds::new(builtin().all().cloned()),
+            webhooks: Default::default(),
         };
         let basics = [
             ("core/namespaces//default", json!({})),

@@ -54,6 +54,7 @@ fn registry(dir: &std::path::Path, seen: &Seen) -> Registry {
         authorizer: Arc::new(Authorizer::new(Arc::clone(&store))),
         store,
         kinds: Kinds::new([]),
+        webhooks: Default::default(),
     };
     let witness = |name| Box::new(Witness(name, Arc::clone(seen))) as Box<dyn Plugin>;
     Registry { cluster, admission: Chain::new(vec![witness("a"), witness("b")]) }

@@ -5,6 +5,7 @@ use crate::alloc::Allocators;
 use crate::audit::Annotations;
 use crate::authn::UserInfo;
 use crate::authz::Authorizer;
+use crate::outgoing::Pool;
 use crate::store::Store;
 use serde_json::{Map, Value};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,8 @@ pub struct Cluster {
     pub allocators: Allocators,
     /// The authorizer: role writes are checked against it.
     pub authorizer: Arc<Authorizer>,
+    /// Connections to webhooks that are kept.
+    pub webhooks: Pool,
 }
 
 /// Who writes, as `managedFields` name it.
@@ -32,6 +35,13 @@ pub struct FieldWriter {
     pub applies: bool,
     /// The time that entries get.
     pub now: jiff::Timestamp,
+}
+
+impl FieldWriter {
+    /// A part of the control plane, which writes an object itself.
+    pub fn own(manager: &str) -> Self {
+        Self { manager: manager.to_owned(), subresource: String::new(), applies: false, now: jiff::Timestamp::now() }
+    }
 }
 
 /// The writer of an object, and the options of the request.

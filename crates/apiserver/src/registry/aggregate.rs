@@ -1,15 +1,20 @@
 //! ClusterRoles put together from others (pkg/controller/clusterroleaggregation): done here, at once with the write that calls for it.
 
 use super::Registry;
+use super::update::Target;
 use crate::authn::{MASTERS, UserInfo};
-use crate::kind::{Kind, WriteContext};
+use crate::fields::{self, Conversions};
+use crate::kind::{FieldWriter, Kind, Part, WriteContext};
 use crate::kinds;
 use crate::object;
 use crate::selectors::LabelSelector;
 use crate::status::ApiError;
 use futures::future::try_join_all;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
+
+/// Upstream's controller, as owners of fields are named.
+const MANAGER: &str = "clusterrole-aggregation-controller";
 
 /// Roles of roles of roles: upstream's admin ← edit ← view needs three rounds.
 const DEEPEST: usize = 8;
@@ -32,13 +37,11 @@ impl Registry {
     }
 
     async fn set_rules(&self, context: &WriteContext, kind: &Arc<Kind>, name: &str, rules: &[Value]) -> Result<(), ApiError> {
-        let set = |role: &mut Value| {
-            if let Some(role) = role.as_object_mut() {
-                role.insert("rules".into(), rules.into());
-            }
-            Ok(())
-        };
-        match self.edit(context, kind, "", name, set).await {
+        let config = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": name}, "rules": rules});
+        let writer = FieldWriter { applies: true, ..FieldWriter::own(MANAGER) };
+        let conversions = Conversions::new(&self.cluster, kind);
+        let set = |role: &Value| fields::apply(kind, Part::Main, &writer, Some(role), &config, true, &conversions);
+        match self.update(context, Target { kind, namespace: "", name, part: Part::Internal }, true, set).await {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
@@ -67,7 +70,6 @@ fn plan(roles: &[Value]) -> Vec<(String, Vec<Value>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_role_gets_the_rules_of_those_it_selects() {

@@ -2,7 +2,7 @@
 
 use super::{Registry, write_error};
 use crate::fields;
-use crate::kind::{Attributes, Kind, Part, WriteContext};
+use crate::kind::{Attributes, FieldWriter, Kind, Part, WriteContext};
 use crate::object;
 use crate::status::ApiError;
 use crate::store::{Expect, Write, WriteError};
@@ -12,6 +12,8 @@ use std::sync::Arc;
 /// Longest generateName that is kept before the random suffix (names.SimpleNameGenerator).
 const LONGEST_BASE: usize = 58;
 const SUFFIX: usize = 5;
+/// Who owns what the server writes by itself.
+const API_SERVER: &str = "kube-apiserver";
 /// Tries of generateName before the client gets "already exists".
 const NAME_TRIES: usize = 8;
 
@@ -71,7 +73,7 @@ impl Registry {
         self.read_one(kind, stored).await
     }
 
-    /// Writes a bootstrap object unless one of that name exists.
+    /// Writes an object of the server itself unless one of that name exists.
     pub async fn ensure(&self, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<(), ApiError> {
         let name = object::name(&object).to_string();
         let key = kind.key(namespace, &name);
@@ -83,6 +85,7 @@ impl Registry {
         }
         fill_system_fields(kind, &mut object);
         kind.apply_defaults(&mut object);
+        fields::track_own(&self.cluster, kind, &FieldWriter::own(API_SERVER), None, &mut object);
         kind.prepare_new(&mut object);
         match self.store.put(&key, Expect::Absent, object).await {
             Ok(_) | Err(WriteError::Exists) => Ok(()),
@@ -151,6 +154,27 @@ impl Registry {
         let edit = |current: &Value| {
             let mut object = current.clone();
             change(&mut object)?;
+            Ok(object)
+        };
+        self.update(context, target, true, edit).await
+    }
+
+    /// The same, and the server owns what `change` changes.
+    pub async fn edit_own(
+        &self,
+        context: &WriteContext,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        change: impl Fn(&mut Value) -> Result<(), ApiError>,
+    ) -> Result<Value, ApiError> {
+        let target = super::update::Target { kind, namespace, name, part: Part::Internal };
+        let writer = FieldWriter::own(API_SERVER);
+        let edit = |current: &Value| {
+            let mut object = current.clone();
+            change(&mut object)?;
+            fields::track_own(&self.cluster, kind, &writer, Some(current), &mut object);
+            fields::keep_times(current, &mut object);
             Ok(object)
         };
         self.update(context, target, true, edit).await

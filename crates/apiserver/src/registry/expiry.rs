@@ -81,6 +81,7 @@ mod tests {
             authorizer: Arc::new(Authorizer::new(Arc::clone(store))),
             store: Arc::clone(store),
             kinds: Kinds::new([]),
+            webhooks: Default::default(),
         };
         Registry { cluster, admission: Chain::default() }
     }

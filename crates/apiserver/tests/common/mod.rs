@@ -165,9 +165,20 @@ impl TestServer {
 
     /// TLS for a webhook on 127.0.0.1, and the authority that a configuration names for it, PEM.
     pub fn webhook_tls(&self) -> (rustls::ServerConfig, String) {
+        self.webhook_tls_as(&[])
+    }
+
+    /// The same, for a webhook that has these names too.
+    pub fn webhook_tls_as(&self, names: &[&str]) -> (rustls::ServerConfig, String) {
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let request =
-            CertRequest { cn: "webhook".into(), ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)], server: true, days: 1, ..CertRequest::default() };
+        let request = CertRequest {
+            cn: "webhook".into(),
+            dns: names.iter().map(ToString::to_string).collect(),
+            ips: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            server: true,
+            days: 1,
+            ..CertRequest::default()
+        };
         let issued = self.keys.ca.issue(&request).unwrap();
         let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();

@@ -36,13 +36,14 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     cluster::install_crypto_provider();
     let (server, listeners) = start_server(&args).await?;
     let shutdown = CancellationToken::new();
-    let client = |user: &str, groups: &[&str]| {
+    // Programs are named as upstream's, because owners of fields are named after them.
+    let client = |user: &str, groups: &[&str], program: &'static str| {
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
-        Client::new(server.in_process(Identity { user: user.to_owned(), groups }), "default")
+        Client::new(server.in_process(Identity { user: user.to_owned(), groups }).named(program), "default")
     };
     let ca_pem = read(&args.pki_dir, "ca.crt")?;
     // Before the first client is answered: none finds half of it.
-    let own = client("system:mullion:control-plane", &["system:masters"]);
+    let own = client("system:mullion:control-plane", &["system:masters"], "kubeadm");
     tokio::try_join!(publish_dns(&own, &args), join::publish(&own, &args, &ca_pem))?;
     server.listen(listeners).context("starting the API server failed")?;
     let authority = pki::Ca::from_pem(&ca_pem, &read(&args.pki_dir, "ca.key")?).context("reading the cluster's authority failed")?;
@@ -51,7 +52,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     let api = cluster::ApiServer::default();
     let dns = dns_config(&args, &api).await?;
     lab::notify::ready("").context("cannot report readiness to the supervisor")?;
-    let manager = || client("system:kube-controller-manager", &[]);
+    let manager = || client("system:kube-controller-manager", &[], "kube-controller-manager");
     let controllers = controllers::Config {
         api: api.clone(),
         node_ranges: controllers::NodeRanges::parse(
@@ -67,8 +68,8 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         () = controllers::run_autoscaler(manager(), api.clone(), controllers::AUTOSCALER_PERIOD, shutdown.clone()) => {}
         () = controllers::run_certificates(manager(), api.clone(), Arc::new(authority), shutdown.clone()) => {}
         () = controllers::run_local_volumes(manager(), api.clone(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
-        () = controllers::run_scheduler(client("system:kube-scheduler", &[]), api.clone(), scheduler, shutdown.clone()) => {}
-        end = dns::run(client("system:kube-dns", &[]), dns) => end.context("the cluster's DNS ended")?,
+        () = controllers::run_scheduler(client("system:kube-scheduler", &[], "kube-scheduler"), api.clone(), scheduler, shutdown.clone()) => {}
+        end = dns::run(client("system:kube-dns", &[], "coredns"), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,
         end = node_ports::run(manager(), &api, args.ports_socket.clone()) => end.context("the node-port relay ended")?,
         () = rest::run() => {}
