@@ -81,7 +81,8 @@ enum Reason {
 /// Which pods go, with the reason; `gone` are nodes that have been missing for long enough, `out_of_service` those that will not come back.
 fn plan(pods: &[(Key, Arc<PodRow>)], gone: &HashSet<String>, out_of_service: &HashSet<String>, threshold: usize) -> Vec<(Key, Reason)> {
     let mut ended: Vec<&(Key, Arc<PodRow>)> = pods.iter().filter(|(_, pod)| pod.is_finished()).collect();
-    ended.sort_by_key(|(key, pod)| (pod.created, key.clone()));
+    // Evicted ones first: the others were a controller's. Then the oldest (upstream: `byEvictionAndCreationTimestamp`).
+    ended.sort_by_key(|(key, pod)| (!pod.evicted, pod.created, key.name.clone(), key.ns.clone()));
     let surplus = ended.len().saturating_sub(threshold);
     let mut plan: Vec<(Key, Reason)> = ended.iter().take(surplus).map(|(key, _)| (key.clone(), Reason::Ended)).collect();
     for (key, pod) in pods {
@@ -172,10 +173,13 @@ mod tests {
             Arc::make_mut(&mut row).created = at(second);
             (key, row)
         };
+        let mut evicted = ended("evicted", 40);
+        Arc::make_mut(&mut evicted.1).evicted = true;
         let pods = [
             ended("young", 30),
             ended("old", 10),
             ended("middle", 20),
+            evicted,
             row("orphan", |row| row.node = "gone".into()),
             row("fine", |row| row.node = "win01".into()),
             row("waiting", |_| {}),
@@ -193,6 +197,6 @@ mod tests {
         let gone = HashSet::from(["gone".to_owned()]);
         let off = HashSet::from(["off".to_owned()]);
         let removed: Vec<String> = plan(&pods, &gone, &off, 1).iter().map(|(key, reason)| format!("{} {reason:?}", key.name)).collect();
-        assert_eq!(removed, ["old Ended", "middle Ended", "orphan Orphaned", "dropped NeverPlaced", "stranded Stranded"]);
+        assert_eq!(removed, ["evicted Ended", "old Ended", "middle Ended", "orphan Orphaned", "dropped NeverPlaced", "stranded Stranded"]);
     }
 }

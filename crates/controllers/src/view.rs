@@ -64,6 +64,8 @@ pub(crate) struct PodRow {
     pub created: Option<Timestamp>,
     pub deleting: bool,
     pub phase: String,
+    /// Failed because its node ran short of something.
+    pub evicted: bool,
     pub node: String,
     /// The node that its affinity names, as a DaemonSet's pod has it, while it is on none.
     pub meant_for: Option<String>,
@@ -140,6 +142,7 @@ impl PodRow {
             restarts: containers.map(|one| one.restart_count).max().unwrap_or_default(),
             deletion_cost: cost.and_then(|cost| cost.parse().ok()).unwrap_or_default(),
             ports: ports.collect(),
+            evicted: status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted"),
             phase: status.phase.unwrap_or_default(),
             meant_for: named_node(&spec),
             ips: status.pod_ips.into_iter().flatten().map(|ip| ip.ip).collect(),
