@@ -19,7 +19,8 @@ pub(super) async fn bind(api: &Api, call: &Call, kind: &Arc<Kind>, context: &Wri
     if node.is_empty() {
         return Err(ApiError::new(422, "Invalid", format!("Binding {name:?} is invalid: target.name: Required value")));
     }
-    let annotations = object::lookup(&body, &["metadata", "annotations"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    let members = |member: &str| object::lookup(&body, &["metadata", member]).and_then(Value::as_object).cloned().unwrap_or_default();
+    let added = ["annotations", "labels"].map(|member| (member, members(member)));
     let uid = object::uid(&body).to_string();
     let assign = |pod: &mut Value| {
         if !uid.is_empty() && uid != object::uid(pod) {
@@ -33,10 +34,15 @@ pub(super) async fn bind(api: &Api, call: &Call, kind: &Arc<Kind>, context: &Wri
         if !assigned.is_empty() {
             return Err(ApiError::conflict(kind, name, &format!("pod {name} is already assigned to node {assigned:?}")));
         }
+        if !object::list(pod, &["spec", "schedulingGates"]).is_empty() {
+            return Err(ApiError::conflict(kind, name, &format!("pod {name} has non-empty .spec.schedulingGates")));
+        }
         object::map_mut(pod, "spec").insert("nodeName".into(), node.as_str().into());
-        if !annotations.is_empty() {
-            let own = object::metadata(pod).entry("annotations").or_insert_with(|| json!({}));
-            own.as_object_mut().into_iter().for_each(|own| own.extend(annotations.clone()));
+        // The hint is stale from now on.
+        object::map_mut(pod, "status").shift_remove("nominatedNodeName");
+        for (member, added) in added.iter().filter(|(_, added)| !added.is_empty()) {
+            let own = object::metadata(pod).entry(*member).or_insert_with(|| json!({}));
+            own.as_object_mut().into_iter().for_each(|own| own.extend(added.clone()));
         }
         mark_scheduled(pod);
         Ok(())

@@ -55,6 +55,10 @@ impl Scheduler {
 
     /// Writes what the pod's claims need on its node; the pod is bound when they are.
     pub(super) async fn provide(&self, key: &Key, pod: &PodRow, node: &str, steps: &[Step]) -> anyhow::Result<Next> {
+        // Volumes can take long: others, such as autoscalers of nodes, see meanwhile where the pod is going (upstream: `bindingCycle`).
+        if let Err(error) = self.nominate(key, pod, Some(node)).await {
+            tracing::debug!(pod = %key, error = format!("{error:#}"), "the pod does not say where it is going");
+        }
         for step in steps {
             tracing::debug!(pod = %key, node, "{step}");
             if let Err(error) = self.write(step, node).await {
@@ -106,6 +110,7 @@ impl Scheduler {
             Progress::Waiting | Progress::Lost => {
                 self.give_up(key, pod);
                 let why = if left.is_zero() { "context deadline exceeded" } else { "provisioning failed" };
+                self.withdraw(key, pod).await;
                 let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
                 self.events(&pod.scheduler).event(&reference(key, pod), EventType::Warning, "FailedScheduling", Some("Scheduling"), message);
                 anyhow::bail!("the volumes of {key} did not come about on {}: {why}", waiting.node)
@@ -124,9 +129,7 @@ impl Scheduler {
             Room::Found => Ok(Next::Within(Duration::ZERO)),
             Room::None { why } => {
                 // The place that others were to make is void.
-                if pod.nominated.is_some() {
-                    self.nominate(key, pod, None).await?;
-                }
+                self.nominate(key, pod, None).await?;
                 self.refuse(key, pod, &why).await
             }
             Room::Make { sacrifice, why } => {
@@ -148,7 +151,11 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Notes the node that a pod is to go to; none when that is void.
     async fn nominate(&self, key: &Key, pod: &PodRow, node: Option<&str>) -> anyhow::Result<()> {
+        if pod.nominated.as_deref() == node {
+            return Ok(());
+        }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
         let patch = json!({"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node}});
         match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -157,9 +164,19 @@ impl Scheduler {
         }
     }
 
+    /// The choice of a node came to nothing: what the API says of it is withdrawn, if that can be done.
+    async fn withdraw(&self, key: &Key, pod: &PodRow) {
+        if let Err(error) = self.nominate(key, pod, None).await {
+            tracing::debug!(pod = %key, error = format!("{error:#}"), "the pod still names a node that it does not go to");
+        }
+    }
+
     async fn sacrifice(&self, victim: &Key, pod: &PodRow, node: &str) -> anyhow::Result<()> {
-        // One without a node only held a place, which it has lost already.
-        let Some(row) = self.pods.get(victim).filter(|row| !row.deleting && !row.node.is_empty()) else { return Ok(()) };
+        let Some(row) = self.pods.get(victim).filter(|row| !row.deleting) else { return Ok(()) };
+        if row.node.is_empty() {
+            // It only held a place, which it has lost already.
+            return self.nominate(victim, &row, None).await;
+        }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &victim.ns);
         let now = Timestamp::from_second(Timestamp::now().as_second()).context("reading the clock")?;
         let condition = json!({
@@ -210,6 +227,7 @@ impl Scheduler {
                 if is_not_found(&error) || is_conflict(&error) {
                     Ok(Next::Change)
                 } else {
+                    self.withdraw(key, pod).await;
                     Err(error).with_context(|| format!("binding {key} to {node}"))
                 }
             }

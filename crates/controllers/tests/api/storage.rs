@@ -242,3 +242,28 @@ async fn a_namespace_takes_its_volumes_along() {
     assert_eq!(std::fs::read_dir(disks.path().join("win01")).unwrap().count(), 0, "and its directory");
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_pod_whose_volume_is_on_its_way_says_where_it_is_going() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    let classes: Api<StorageClass> = Api::all(cluster.admin());
+    let class = json!({"metadata": {"name": "outside"}, "provisioner": "disks.example.com", "volumeBindingMode": "WaitForFirstConsumer"});
+    create(&classes, &object::<StorageClass>(class)).await;
+    create(&cluster.api(), &claim("data", Some("outside"))).await;
+    create(&cluster.api(), &pod("web", "data")).await;
+    let nominated = async || cluster.api::<Pod>().get("web").await.unwrap().status.unwrap().nominated_node_name;
+    until_async("the node that was chosen", async || nominated().await.as_deref() == Some("win01")).await;
+    assert_eq!(node(&cluster, "web").await, None);
+
+    // The provisioner makes the volume.
+    let uid = cluster.api::<PersistentVolumeClaim>().get("data").await.unwrap().metadata.uid;
+    let volume: PersistentVolume = object(json!({"metadata": {"name": "disk"}, "spec": {
+        "capacity": {"storage": "5Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "outside",
+        "hostPath": {"path": "C:/disk"}, "claimRef": {"namespace": "default", "name": "data", "uid": uid},
+    }}));
+    create(&Api::all(cluster.admin()), &volume).await;
+    until_async("the pod has its node", async || node(&cluster, "web").await.as_deref() == Some("win01")).await;
+    assert_eq!(nominated().await, None, "the hint goes with the binding");
+    cluster.stop().await;
+}
