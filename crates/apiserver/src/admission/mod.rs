@@ -12,6 +12,7 @@ mod outside;
 mod own;
 mod pod_resize;
 mod pod_security;
+mod pod_topology_labels;
 mod resource_quota;
 #[cfg(test)]
 mod tests;
@@ -64,6 +65,7 @@ impl Default for Chain {
             Box::new(node::NodeRestriction),
             Box::new(pod_security::PodSecurity::default()),
             Box::new(own::KindsOwn),
+            Box::new(pod_topology_labels::PodTopologyLabels),
             Box::new(pod_resize::PodResize),
             Box::new(outside::Validating(Arc::clone(&outside))),
             Box::new(resource_quota::ResourceQuota::default()),

@@ -78,7 +78,39 @@ fn node_term(term: &Field, errors: &mut Errors) {
     }
 }
 
+/// `ValidateMatchLabelKeysAndMismatchLabelKeys`. In a new pod the selector holds what the keys have added to it, so that a key which the
+/// client's selector has too is in it twice.
+fn label_keys(term: &Field, errors: &mut Errors) {
+    let selector = term.get("labelSelector");
+    let [matching, mismatching] = ["matchLabelKeys", "mismatchLabelKeys"].map(|member| term.get(member));
+    for keys in [&matching, &mismatching].into_iter().filter(|keys| !keys.is_empty()) {
+        if !selector.is_set() {
+            errors.forbidden(keys, "must not be specified when labelSelector is not set");
+            continue;
+        }
+        for key in keys.items() {
+            errors.invalid_each(&key, names::qualified(key.text()));
+        }
+    }
+    let (matching, mismatching) = (matching.items(), mismatching.items());
+    if selector.is_set() {
+        let mut selected: HashSet<&str> = selector.get("matchLabels").members().map(|(key, _)| key.as_str()).collect();
+        for requirement in selector.get("matchExpressions").items() {
+            let key = requirement.get("key").text();
+            let place = matching.iter().rposition(|own| own.text() == key);
+            if let Some(place) = place.filter(|_| selected.contains(key)) {
+                errors.invalid_value(&term.index(place), key, "exists in both matchLabelKeys and labelSelector");
+            }
+            selected.insert(key);
+        }
+    }
+    for key in matching.iter().filter(|key| mismatching.iter().any(|other| other.text() == key.text())) {
+        errors.invalid(key, "exists in both matchLabelKeys and mismatchLabelKeys");
+    }
+}
+
 fn pod_term(term: &Field, errors: &mut Errors) {
+    label_keys(term, errors);
     meta::selector(&term.get("labelSelector"), errors);
     meta::selector(&term.get("namespaceSelector"), errors);
     let key = term.get("topologyKey");
@@ -137,23 +169,39 @@ pub fn gates(field: &Field, errors: &mut Errors) {
 
 /// A pod's topology spread constraints.
 pub fn spread(field: &Field, errors: &mut Errors) {
-    for constraint in field.items() {
+    let constraints = field.items();
+    for (place, constraint) in constraints.iter().enumerate() {
         let skew = constraint.get("maxSkew");
         if skew.number().unwrap_or_default() <= 0 {
             errors.invalid_value(&skew, skew.number().unwrap_or_default(), "must be greater than zero");
         }
-        let key = constraint.get("topologyKey");
+        let (key, action) = (constraint.get("topologyKey"), constraint.get("whenUnsatisfiable"));
         if key.is_empty() {
             errors.required(&key, "can not be empty");
-        } else {
-            errors.invalid_each(&key, names::qualified(key.text()));
         }
-        let action = constraint.get("whenUnsatisfiable");
-        if action.is_empty() {
-            errors.required(&action, "can not be empty");
-        } else {
-            errors.one_of(&action, &["DoNotSchedule", "ScheduleAnyway"]);
+        if !["DoNotSchedule", "ScheduleAnyway"].contains(&action.text()) {
+            errors.not_supported(&action, &["DoNotSchedule", "ScheduleAnyway"]);
         }
+        let same = |other: &Field| ["topologyKey", "whenUnsatisfiable"].iter().all(|name| other.get(name).text() == constraint.get(name).text());
+        if constraints[place + 1..].iter().any(same) {
+            errors.duplicate(&constraint.get("{topologyKey, whenUnsatisfiable}"), format!("{{{}, {}}}", key.text(), action.text()));
+        }
+        let domains = constraint.get("minDomains");
+        if let Some(number) = domains.number() {
+            if number <= 0 {
+                errors.invalid(&domains, "must be greater than zero");
+            }
+            if action.text() != "DoNotSchedule" {
+                let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {}", action.text());
+                errors.invalid(&domains, detail);
+            }
+        }
+        for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"].map(|name| constraint.get(name)) {
+            if policy.is_set() && !["Honor", "Ignore"].contains(&policy.text()) {
+                errors.not_supported(&policy, &["Honor", "Ignore"]);
+            }
+        }
+        label_keys(constraint, errors);
         meta::selector(&constraint.get("labelSelector"), errors);
     }
 }

@@ -342,6 +342,44 @@ fn pods_are_checked() {
             json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}),
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required value: must have at least one node selector term",
         ),
+        (
+            "/spec/affinity",
+            json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "In", "values": ["a"]}]},
+                "matchLabelKeys": ["app"],
+            }]}}),
+            "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0][0]: Invalid value: \"app\": exists in both matchLabelKeys and labelSelector",
+        ),
+        (
+            "/spec/affinity",
+            json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+                "topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["app"], "mismatchLabelKeys": ["app"],
+            }]}}),
+            "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].matchLabelKeys[0]: Invalid value: \"app\": exists in both matchLabelKeys and mismatchLabelKeys",
+        ),
+        (
+            "/spec/topologySpreadConstraints",
+            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "matchLabelKeys": ["app"]}]),
+            "spec.topologySpreadConstraints[0].matchLabelKeys: Forbidden: must not be specified when labelSelector is not set",
+        ),
+        (
+            "/spec/topologySpreadConstraints",
+            json!([
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+                {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+            ]),
+            "spec.topologySpreadConstraints[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{zone, DoNotSchedule}\"",
+        ),
+        (
+            "/spec/topologySpreadConstraints",
+            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "minDomains": 2}]),
+            "spec.topologySpreadConstraints[0].minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway",
+        ),
+        (
+            "/spec/topologySpreadConstraints",
+            json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Never"}]),
+            "spec.topologySpreadConstraints[0].nodeTaintsPolicy: Unsupported value: \"Never\": supported values: \"Honor\", \"Ignore\"",
+        ),
         ("/spec/volumes", json!([{"name": "v"}, {"name": "v", "emptyDir": {}}]), "spec.volumes[1].name: Duplicate value: \"v\""),
         ("/spec/volumes", json!([{"name": "v", "secret": {}}]), "spec.volumes[0].secret.secretName: Required value"),
         (

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     scheduling::v1::PriorityClass,
 };
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
@@ -243,5 +243,33 @@ async fn the_more_important_pod_gets_the_place() {
     })
     .await;
     assert_eq!(placed("three").await, None);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_gated_pod_waits_until_its_gates_are_gone() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    let zone = "topology.kubernetes.io/zone";
+    let nodes: Api<Node> = Api::all(cluster.admin());
+    nodes.patch("win01", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {zone: "east"}}}))).await.unwrap();
+    let pods = cluster.api::<Pod>();
+    let spec = json!({"containers": [{"name": "web", "image": "microsoft/iis"}], "schedulingGates": [{"name": "example.com/wait"}]});
+    create(&pods, &object(json!({"metadata": {"name": "gated"}, "spec": spec}))).await;
+    let scheduled = async || {
+        let pod = pods.get("gated").await.unwrap();
+        let condition = pod.status?.conditions?.into_iter().find(|condition| condition.type_ == "PodScheduled")?;
+        Some((condition.status, condition.reason.unwrap_or_default(), pod.spec?.node_name.unwrap_or_default()))
+    };
+    assert_eq!(scheduled().await, Some(("False".into(), "SchedulingGated".into(), String::new())));
+    let other: Pod = object(json!({"metadata": {"name": "other"}, "spec": {"containers": [{"name": "web", "image": "microsoft/iis"}]}}));
+    create(&pods, &other).await;
+    until_async("a later pod has a node", async || pods.get("other").await.unwrap().spec.unwrap().node_name).await;
+    assert_eq!(scheduled().await, Some(("False".into(), "SchedulingGated".into(), String::new())), "the gated one is left alone");
+    assert!(cluster.events("default", "gated").await.is_empty());
+    let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+    pods.patch("gated", &PatchParams::default(), &open).await.unwrap();
+    until_async("it has a node", async || scheduled().await.is_some_and(|(status, _, node)| status == "True" && node == "win01")).await;
+    assert_eq!(pods.get("gated").await.unwrap().labels()[zone], "east", "a bound pod has its node's zone");
     cluster.stop().await;
 }

@@ -10,6 +10,7 @@ use k8s_openapi::api::{core, policy};
 use serde_json::Value;
 use std::sync::Arc;
 mod admission;
+mod label_keys;
 mod priority;
 mod resize;
 mod runtime_class;
@@ -49,6 +50,7 @@ pub fn kind() -> Kind {
         .prepare_create(|pod| {
             let status = status::initial(pod);
             object::set(pod, "status", status);
+            label_keys::merge(pod);
         })
         .grace(status::grace)
         .admit_create_async(admission::create)

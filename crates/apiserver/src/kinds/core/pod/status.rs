@@ -24,7 +24,15 @@ pub(super) fn grace(pod: &Value, asked: Option<i64>) -> i64 {
 
 /// The status a new pod starts with.
 pub(super) fn initial(pod: &Value) -> Value {
-    json!({"phase": "Pending", "qosClass": qos_class(pod)})
+    let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
+    if !object::list(pod, &["spec", "schedulingGates"]).is_empty() {
+        // `applySchedulingGatedCondition`; the scheduler never looks at the pod meanwhile.
+        status["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": object::now(),
+            "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
+    status
 }
 
 /// What is wrong with the addresses of a pod and of its node (`validatePodIPs`, `validateHostIPs`).
@@ -113,6 +121,15 @@ pub(super) fn keep_observed(old: &Value, new: &mut Value) {
 mod tests {
     use super::*;
     use crate::kinds::check::status_change;
+
+    #[test]
+    fn a_gated_pod_says_so_from_the_start() {
+        let condition = |gates: Value| initial(&json!({"spec": {"schedulingGates": gates}})).pointer("/conditions/0").cloned().unwrap_or_default();
+        let gated = condition(json!([{"name": "example.com/wait"}]));
+        let said = ["type", "status", "reason", "message"].map(|member| gated[member].as_str().unwrap_or_default());
+        assert_eq!(said, ["PodScheduled", "False", "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates"]);
+        assert_eq!(condition(json!([])), Value::Null);
+    }
 
     fn pod(resources: Value) -> Value {
         json!({"spec": {"containers": [{"name": "a", "resources": resources}]}})
