@@ -103,7 +103,7 @@ fn of_node(pair: &Pair, node: &Value) -> Option<Value> {
 
 fn of_pod(pair: &Pair, pod: &Value) -> Option<Value> {
     let containers = usage::of_pod(&pair.before, &pair.after, object::namespace(pod), object::name(pod));
-    let (timestamp, window) = containers.first()?.1.times();
+    let (timestamp, window) = usage::oldest(&containers)?.times();
     let containers: Vec<Value> = containers.iter().map(|(name, usage)| json!({"name": name, "usage": usage.amounts()})).collect();
     Some(json!({
         "kind": "PodMetrics", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": metadata(pod),

@@ -114,11 +114,12 @@ pub fn of_node(before: &Reading, after: &Reading) -> Option<Usage> {
     Usage::between(&before.node, &after.node)
 }
 
-/// What the containers of a pod use, by name. A container that started in between counts from its start.
+/// What the containers of a pod use, by name. A container that started in between counts from its start. As with metrics-server nothing is
+/// said of a pod unless every container has a figure: a sum of some would look like a pod that does little.
 pub fn of_pod<'a>(before: &Reading, after: &'a Reading, namespace: &str, pod: &str) -> Vec<(&'a str, Usage)> {
     let own = after.containers.iter().filter(|((of_namespace, of_pod, _), _)| of_namespace == namespace && of_pod == pod);
-    let mut found: Vec<(&str, Usage)> = own
-        .filter_map(|(key, point)| {
+    let found: Option<Vec<(&str, Usage)>> = own
+        .map(|(key, point)| {
             let earlier = before.containers.get(key).filter(|earlier| earlier.started == point.started).copied();
             let start = || {
                 #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970")]
@@ -128,8 +129,14 @@ pub fn of_pod<'a>(before: &Reading, after: &'a Reading, namespace: &str, pod: &s
             Some((key.2.as_str(), Usage::between(&earlier.or_else(start)?, point)?))
         })
         .collect();
+    let mut found = found.unwrap_or_default();
     found.sort_by_key(|(name, _)| *name);
     found
+}
+
+/// The time of what several containers use: that of the oldest figure.
+pub fn oldest(containers: &[(&str, Usage)]) -> Option<Usage> {
+    containers.iter().map(|(_, usage)| *usage).min_by_key(|usage| usage.at)
 }
 
 #[cfg(test)]
@@ -163,6 +170,10 @@ container_start_time_seconds{container=\"new\",namespace=\"n\",pod=\"p\"} 170000
         let shown: Vec<(&str, Value)> = containers.iter().map(|(name, usage)| (*name, usage.amounts()["cpu"].clone())).collect();
         assert_eq!(shown, [("c", json!("150m")), ("new", json!("200m"))]);
         assert!(of_pod(&before, &after, "n", "other").is_empty());
+        let later = SECOND.replace("pod=\"p\"} 6.5 1700000010000", "pod=\"p\"} 6.5 1700000012000");
+        let later = Reading::parse(&later, 0);
+        let oldest = oldest(&of_pod(&before, &later, "n", "p")).unwrap();
+        assert_eq!(oldest.times(), ("2023-11-14T22:13:30Z".to_string(), "5s".to_string()), "a pod is as old as its oldest figure");
     }
 
     #[test]
@@ -170,7 +181,7 @@ container_start_time_seconds{container=\"new\",namespace=\"n\",pod=\"p\"} 170000
         let before = Reading::parse(FIRST, 0);
         assert!(of_node(&before, &before).is_none());
         let restarted = Reading::parse(&SECOND.replace("1699999000", "1699999500"), 0);
-        assert_eq!(of_pod(&before, &restarted, "n", "p").len(), 1, "only the fresh one counts");
+        assert!(of_pod(&before, &restarted, "n", "p").is_empty(), "a pod of which one container says nothing");
     }
 
     #[test]
