@@ -9,7 +9,7 @@ mod behavior;
 mod metrics;
 mod plan;
 mod replicas;
-mod target;
+pub(crate) mod target;
 
 use std::{
     collections::HashMap,

@@ -1,16 +1,14 @@
 //! Disruption budgets: computes how many pods of each may be evicted now.
 //!
 //! Inputs: PodDisruptionBudgets, pods and, for shares, what their controllers want. Outputs: the budgets' status, which the API server asks
-//! at each eviction. Mirrors `pkg/controller/disruption`.
+//! at each eviction, and the condition of pods that were to be disrupted and were not. Mirrors `pkg/controller/disruption`.
 //! Guarantees: the status is written over the version it was counted from, so that no eviction in between is forgotten; while the numbers
 //! are unknown no disruption is allowed.
 
 mod plan;
+mod stale;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Context as _;
 use cluster::{Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found};
@@ -30,6 +28,7 @@ use kube::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    autoscaler::target::Target,
     runner::{Next, Queue},
     view::{Controller, PodRow, Views},
 };
@@ -101,8 +100,9 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
         });
     }
     let events = EventRecorder::new(client.clone(), "controllermanager", "");
+    let stale = stale::run(client.clone(), views.clone(), shutdown.clone());
     let context = Arc::new(Context { client, views, budgets, scales, events });
-    queue.run("disruption", 2, shutdown, |key| sync(context.clone(), key)).await;
+    tokio::join!(stale, queue.run("disruption", 2, shutdown, |key| sync(context.clone(), key)));
 }
 
 fn watch(views: &Views, budgets: &Informer<BudgetRow>, queue: &Queue<Key>) {
@@ -141,7 +141,7 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     if pods.is_empty() {
         context.events.event(&object, EventType::Normal, "NoPods", None, "No matching pods found");
     }
-    let scale = if row.needs_scale() { scale(&context, &key, &object, &pods) } else { Ok(0) };
+    let scale = if row.needs_scale() { scale(&context, &key, &object, &pods).await } else { Ok(0) };
     if let Err(why) = &scale {
         let message = format!("Failed to calculate the number of expected pods: {why}");
         context.events.event(&object, EventType::Warning, "CalculateExpectedPodCountFailed", None, message);
@@ -168,45 +168,49 @@ fn pod_reference(key: &Key, name: &str, pods: &[(String, Arc<PodRow>)]) -> Objec
 }
 
 /// How many pods the controllers of these pods want, all together.
-fn scale(context: &Context, key: &Key, object: &ObjectReference, pods: &[(String, Arc<PodRow>)]) -> Result<i32, String> {
-    let controllers: BTreeSet<&Controller> = pods.iter().filter_map(|(_, pod)| pod.controller.as_ref()).collect();
+async fn scale(context: &Context, key: &Key, object: &ObjectReference, pods: &[(String, Arc<PodRow>)]) -> Result<i32, String> {
     if pods.iter().any(|(_, pod)| pod.controller.is_none()) {
         let message = "Pods selected by this PodDisruptionBudget were found to be unmanaged. As a result, the status of the PDB cannot be calculated \
                        correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB \
                        to an integer value.";
         context.events.event(object, EventType::Warning, "UnmanagedPods", None, message);
     }
+    // A pod of each controller.
+    let controllers: BTreeMap<&Controller, &str> = pods.iter().filter_map(|(name, pod)| Some((pod.controller.as_ref()?, name.as_str()))).collect();
     let mut wanted: BTreeMap<String, i32> = BTreeMap::new();
-    for controller in controllers {
-        let (uid, replicas) = replicas_of(context, key, controller)?;
-        wanted.insert(uid, replicas);
+    for (controller, pod) in controllers {
+        let found = replicas_of(context, key, controller).await?;
+        wanted.extend([found.ok_or_else(|| format!("found no controllers for pod {pod:?}"))?]);
     }
     Ok(wanted.values().sum())
 }
 
-/// A controller's number of replicas; a Deployment stands for all its ReplicaSets.
-fn replicas_of(context: &Context, key: &Key, controller: &Controller) -> Result<(String, i32), String> {
-    let (resource, scales) = match controller.kind.as_str() {
-        "ReplicaSet" => return replicas_of_set(context, key, controller),
-        "StatefulSet" => ("statefulsets.apps", &context.scales.stateful_sets),
-        "ReplicationController" => ("replicationcontrollers", &context.scales.replication_controllers),
-        other => {
-            let group = match other {
-                "DaemonSet" => ".apps",
-                "Job" => ".batch",
-                _ => "",
-            };
-            return Err(format!("{}s{group} does not implement the scale subresource", other.to_lowercase()));
-        }
+/// A controller's uid and number of replicas, unless it is gone; a Deployment stands for all its ReplicaSets.
+async fn replicas_of(context: &Context, key: &Key, controller: &Controller) -> Result<Option<(String, i32)>, String> {
+    let group = controller.version.split_once('/').map_or("", |(group, _)| group);
+    let scales = match (group, controller.kind.as_str()) {
+        ("apps", "ReplicaSet") => return Ok(replicas_of_set(context, key, controller)),
+        ("apps", "StatefulSet") => &context.scales.stateful_sets,
+        ("", "ReplicationController") => &context.scales.replication_controllers,
+        _ => return replicas_of_any(context, key, controller).await,
     };
     let scale = scales.get(Key::new(&key.ns, &controller.name)).filter(|scale| scale.uid == controller.uid);
-    scale.map(|scale| (scale.uid.clone(), scale.replicas)).ok_or_else(|| format!("{resource} {:?} not found", controller.name))
+    Ok(scale.map(|scale| (scale.uid.clone(), scale.replicas)))
 }
 
 /// A ReplicaSet's number of replicas, or its Deployment's.
-fn replicas_of_set(context: &Context, key: &Key, controller: &Controller) -> Result<(String, i32), String> {
-    let set = context.views.replica_sets.get(Key::new(&key.ns, &controller.name)).filter(|set| set.uid == controller.uid);
-    let Some(set) = set else { return Err(format!("replicasets.apps {:?} not found", controller.name)) };
+fn replicas_of_set(context: &Context, key: &Key, controller: &Controller) -> Option<(String, i32)> {
+    let set = context.views.replica_sets.get(Key::new(&key.ns, &controller.name)).filter(|set| set.uid == controller.uid)?;
     let deployment = Views::controller_key(set.controller.as_ref(), "Deployment", &key.ns).and_then(|key| context.views.deployments.get(key));
-    Ok(deployment.map_or_else(|| (set.uid.clone(), set.replicas), |deployment| (deployment.uid.clone(), deployment.replicas)))
+    Some(deployment.map_or_else(|| (set.uid.clone(), set.replicas), |deployment| (deployment.uid.clone(), deployment.replicas)))
+}
+
+/// Of a kind that only its subresource `scale` tells something about (upstream: `getScaleController`).
+async fn replicas_of_any(context: &Context, key: &Key, controller: &Controller) -> Result<Option<(String, i32)>, String> {
+    let target = Target::find(&context.client, &key.ns, &controller.version, &controller.kind, &controller.name).await?;
+    if !target.is_scalable {
+        return Err(format!("{} does not implement the scale subresource", target.resource));
+    }
+    let scale = target.scale_if_there().await?.filter(|scale| scale.metadata.uid.as_ref() == Some(&controller.uid));
+    Ok(scale.map(|scale| (controller.uid.clone(), scale.spec.and_then(|spec| spec.replicas).unwrap_or_default())))
 }

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn claims() {
-        let ours = Controller { kind: "ReplicaSet".into(), name: "web".into(), uid: "me".into() };
+        let ours = Controller { version: "apps/v1".into(), kind: "ReplicaSet".into(), name: "web".into(), uid: "me".into() };
         let theirs = Controller { uid: "other".into(), ..ours.clone() };
         for (owner, matches, leaving, expected) in [
             (Some(&ours), true, false, Claim::Mine),

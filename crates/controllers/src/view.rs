@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec, Service, ServiceAccount, Taint, Toleration},
+        core::v1::{ConfigMap, Namespace, Node, Pod, PodSpec, PodStatus, Service, ServiceAccount, Taint, Toleration},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::{
@@ -25,6 +25,8 @@ use kube_rules::{Labels, Quantity, Selector, readiness};
 /// The controller of an object, from its owner references.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Controller {
+    /// Its group and version, as `apps/v1`.
+    pub version: String,
     pub kind: String,
     pub name: String,
     pub uid: String,
@@ -33,7 +35,7 @@ pub(crate) struct Controller {
 /// The owner reference that says `controller: true`.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<Controller> {
     let owner = meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    Some(Controller { kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() })
+    Some(Controller { version: owner.api_version.clone(), kind: owner.kind.clone(), name: owner.name.clone(), uid: owner.uid.clone() })
 }
 
 /// An owner reference by which `kind` controls an object (upstream: `metav1.NewControllerRef`).
@@ -64,6 +66,8 @@ pub(crate) struct PodRow {
     pub created: Option<Timestamp>,
     pub deleting: bool,
     pub phase: String,
+    /// Since when it says that it is about to be disrupted, by something else than its node's agent.
+    pub disrupted: Option<Timestamp>,
     /// Failed because its node ran short of something.
     pub evicted: bool,
     pub node: String,
@@ -115,6 +119,14 @@ fn named_node(spec: &PodSpec) -> Option<String> {
     names.find_map(|values| values.first().cloned())
 }
 
+/// Since when a pod says that something will disrupt it. The agent says it of pods that it ends, which may take as long as they need.
+fn disrupted(status: &PodStatus) -> Option<Timestamp> {
+    let mut conditions = status.conditions.iter().flatten();
+    let target = conditions.find(|one| one.type_ == "DisruptionTarget")?;
+    let ours = target.status == "True" && target.reason.as_deref() != Some("TerminationByKubelet");
+    ours.then(|| target.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
+}
+
 impl PodRow {
     pub fn new(pod: &Pod) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
@@ -142,6 +154,7 @@ impl PodRow {
             restarts: containers.map(|one| one.restart_count).max().unwrap_or_default(),
             deletion_cost: cost.and_then(|cost| cost.parse().ok()).unwrap_or_default(),
             ports: ports.collect(),
+            disrupted: disrupted(&status),
             evicted: status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some("Evicted"),
             phase: status.phase.unwrap_or_default(),
             meant_for: named_node(&spec),

@@ -1,4 +1,4 @@
-//! The workload that an autoscaler scales, through its subresource `scale`.
+//! A workload of any kind, through its subresource `scale`.
 
 use cluster::Client;
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -9,13 +9,17 @@ use kube::{
 use serde_json::json;
 
 /// A workload's subresource.
-pub(super) struct Target {
+pub(crate) struct Target {
     api: Api<DynamicObject>,
     name: String,
+    /// Its resource, as `deployments.apps`.
+    pub resource: String,
+    /// Whether it has that subresource.
+    pub is_scalable: bool,
 }
 
-/// The resource of a kind, in the version that is named or in another one of its group.
-async fn resource(client: &Client, api_version: &str, kind: &str) -> Result<ApiResource, String> {
+/// The resource of a kind, in the version that is named or in another one of its group, and whether it has the subresource.
+async fn resource(client: &Client, api_version: &str, kind: &str) -> Result<(ApiResource, bool), String> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let mut versions = vec![api_version.to_owned()];
     if !group.is_empty() {
@@ -27,15 +31,12 @@ async fn resource(client: &Client, api_version: &str, kind: &str) -> Result<ApiR
     for version in versions {
         let list = if group.is_empty() { client.list_core_api_resources(&version).await } else { client.list_api_group_resources(&version).await };
         let resources = list.map_err(|error| crate::refusal(&error))?.resources;
-        if let Some(found) = resources.into_iter().find(|one| one.kind == kind && !one.name.contains('/')) {
+        if let Some(found) = resources.iter().find(|one| one.kind == kind && !one.name.contains('/')) {
+            let scale = format!("{}/scale", found.name);
             let version_alone = version.split_once('/').map_or(version.as_str(), |(_, version)| version).to_owned();
-            return Ok(ApiResource {
-                group: group.to_owned(),
-                version: version_alone,
-                api_version: version,
-                kind: kind.to_owned(),
-                plural: found.name,
-            });
+            let (group, kind, plural) = (group.to_owned(), kind.to_owned(), found.name.clone());
+            let is_scalable = resources.iter().any(|one| one.name == scale);
+            return Ok((ApiResource { group, version: version_alone, api_version: version, kind, plural }, is_scalable));
         }
     }
     Err(format!("no matches for kind {kind:?} in group {group:?}"))
@@ -43,7 +44,7 @@ async fn resource(client: &Client, api_version: &str, kind: &str) -> Result<ApiR
 
 /// The name of a kind's resource, as `deployments`.
 pub(super) async fn plural(client: &Client, api_version: &str, kind: &str) -> Result<String, String> {
-    resource(client, api_version, kind).await.map(|resource| resource.plural)
+    resource(client, api_version, kind).await.map(|(resource, _)| resource.plural)
 }
 
 impl Target {
@@ -52,12 +53,22 @@ impl Target {
         if api_version.matches('/').count() > 1 {
             return Err(format!("unexpected GroupVersion string: {api_version}"));
         }
-        let resource = resource(client, api_version, kind).await?;
-        Ok(Self { api: Api::namespaced_with(client.clone(), ns, &resource), name: name.to_owned() })
+        let (resource, is_scalable) = resource(client, api_version, kind).await?;
+        let dot = if resource.group.is_empty() { "" } else { "." };
+        let api = Api::namespaced_with(client.clone(), ns, &resource);
+        Ok(Self { api, name: name.to_owned(), resource: format!("{}{dot}{}", resource.plural, resource.group), is_scalable })
     }
 
     pub async fn scale(&self) -> Result<Scale, String> {
         self.api.get_scale(&self.name).await.map_err(|error| crate::refusal(&error))
+    }
+
+    /// None: the workload is gone.
+    pub async fn scale_if_there(&self) -> Result<Option<Scale>, String> {
+        match self.api.get_scale(&self.name).await {
+            Err(error) if cluster::is_not_found(&error) => Ok(None),
+            other => other.map(Some).map_err(|error| crate::refusal(&error)),
+        }
     }
 
     pub async fn resize(&self, replicas: i32) -> Result<(), String> {
