@@ -30,14 +30,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     ownership::{self, Claim},
     pods::{self, Failure, Flight, PodControl, Workload},
+    revisions::{HASH_LABEL, RevisionRow, template_digest},
     runner::{Next, Queue},
     view::{PodRow, Views, controller_reference},
 };
 use kube_rules::Selector;
 use plan::{Input, Plan, plan};
 use rows::{DaemonRow, DaemonView};
-
-pub(crate) use rows::{HASH_LABEL, RevisionRow, digest, revision_data};
 
 /// Pauses before a failed pod of one node is replaced (upstream: 1 s to 15 min).
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -191,11 +190,10 @@ async fn keep_history(
     selector: &Selector,
     pods: &[(String, Arc<PodRow>)],
 ) -> anyhow::Result<String> {
-    let revisions = history::claim(context, key, set, selector).await?;
+    let revisions = history::owner(context, key, set).claim(&context.sets.revisions, selector, true).await?;
     let live: BTreeSet<String> = pods.iter().filter_map(|(_, pod)| pod.labels.get(HASH_LABEL).cloned()).collect();
     let limit = spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10);
-    let data = digest(&revision_data(&spec.template));
-    let steps = history::plan(&revisions, &data, &live, limit);
+    let steps = history::plan(&revisions, &template_digest(&spec.template), &live, limit);
     history::apply(context, key, set, spec, &revisions, &steps).await
 }
 

@@ -25,6 +25,7 @@ mod pod_gc;
 mod pods;
 mod quota;
 mod replicaset;
+mod revisions;
 mod runner;
 mod scheduler;
 mod service_accounts;

@@ -29,9 +29,9 @@ use kube::{Api, api::PostParams};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    daemonset::RevisionRow,
     ownership::{self, Claim},
     pods::{self, Flight},
+    revisions::RevisionRow,
     runner::{Next, Queue},
     view::{Views, controller_reference},
 };
@@ -118,7 +118,7 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     if selector.is_empty() {
         return Ok(Next::Change);
     }
-    let revisions = history::claim(&context, &key, &set, &selector).await?;
+    let revisions = history::owner(&context, &key, &set).claim(&context.revisions, &selector, false).await?;
     let pods = claim(&context, &key, &set, &selector).await?;
     run_once(&context, &key, &set, &spec, &revisions, pods).await
 }
@@ -132,7 +132,8 @@ async fn run_once(
     pods: Vec<Arc<SetPod>>,
 ) -> anyhow::Result<Next> {
     let view = SetView::new(set, spec);
-    let update = history::bring_up(context, key, set, spec, revisions).await?;
+    let owner = history::owner(context, key, set);
+    let update = history::bring_up(&owner, set, &spec.template, revisions).await?;
     let current = revisions.iter().find(|one| view.status.current_revision.as_ref() == Some(&one.name));
     let current = current.map_or(update.name.as_str(), |one| one.name.as_str());
     let observed = context.flight.observe(key, pods.iter().map(|pod| pod.uid.as_str()));
@@ -161,7 +162,9 @@ async fn run_once(
     let mut live = BTreeSet::from([current, update.name.as_str()]);
     live.extend(pods.iter().map(|pod| pod.revision()));
     if let Ok(limit) = usize::try_from(spec.revision_history_limit.unwrap_or(10)) {
-        history::truncate(context, key, &history::surplus(revisions, &live, limit)).await?;
+        for one in history::surplus(revisions, &live, limit) {
+            owner.delete(one).await?;
+        }
     }
     let unseen = (observed.coming > 0).then_some(pods::UNSEEN);
     Ok([plan.recheck, unseen].into_iter().flatten().min().map_or(Next::Change, Next::Within))

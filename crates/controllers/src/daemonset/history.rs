@@ -3,26 +3,15 @@
 use std::{collections::BTreeSet, fmt};
 
 use anyhow::Context as _;
-use cluster::{Key, is_conflict, is_not_found};
-use k8s_openapi::{
-    api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec},
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+use cluster::{Key, is_conflict};
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec},
+    core::v1::PodTemplateSpec,
 };
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
-use serde_json::json;
+use kube::{Api, api::PostParams};
 
-use super::{
-    Context,
-    rows::{self, HASH_LABEL, RevisionRow, digest, revision_data},
-};
-use crate::{
-    ownership::{self, Claim},
-    view::controller_reference,
-};
-use kube_rules::Selector;
+use super::Context;
+use crate::revisions::{HASH_LABEL, Owner, RevisionRow, template_digest};
 
 /// Actions for the revisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,25 +56,9 @@ pub(super) fn plan(revisions: &[RevisionRow], data: &str, live: &BTreeSet<String
     steps
 }
 
-/// The DaemonSet's revisions; matching orphans are adopted.
-pub(super) async fn claim(context: &Context, key: &Key, set: &DaemonSet, selector: &Selector) -> anyhow::Result<Vec<RevisionRow>> {
-    let api: Api<ControllerRevision> = Api::namespaced(context.client().clone(), &key.ns);
-    let uid = set.metadata.uid.as_deref().unwrap_or_default();
-    let owner = controller_reference("apps/v1", "DaemonSet", &key.name, uid);
-    let leaving = set.metadata.deletion_timestamp.is_some();
-    let mut mine = Vec::new();
-    for (name, row) in context.sets.revisions.in_namespace(&key.ns) {
-        match ownership::claim(row.controller.as_ref(), uid, selector.matches(&row.labels), row.deleting || leaving) {
-            Claim::Mine => mine.push((*row).clone()),
-            Claim::Adopt => {
-                ownership::adopt(&api, &name.name, &row.uid, &owner).await?;
-                mine.push((*row).clone());
-            }
-            Claim::Release => ownership::release(&api, &name.name, &row.uid, uid).await?,
-            Claim::Foreign => {}
-        }
-    }
-    Ok(mine)
+/// The DaemonSet as the owner of revisions.
+pub(super) fn owner<'a>(context: &'a Context, key: &'a Key, set: &'a DaemonSet) -> Owner<'a> {
+    Owner { client: context.client(), kind: "DaemonSet", key, meta: &set.metadata, label: HASH_LABEL, longest: usize::MAX }
 }
 
 /// Carries the steps out; answers with the hash of the present template's revision.
@@ -97,25 +70,18 @@ pub(super) async fn apply(
     mine: &[RevisionRow],
     steps: &[Step],
 ) -> anyhow::Result<String> {
-    let api: Api<ControllerRevision> = Api::namespaced(context.client().clone(), &key.ns);
-    let data = digest(&revision_data(&spec.template));
+    let owner = owner(context, key, set);
+    let data = template_digest(&spec.template);
     let present = mine.iter().filter(|one| one.data == data).max_by_key(|one| one.revision);
     let mut hash = present.map(|one| one.hash().to_owned()).unwrap_or_default();
     for step in steps {
         tracing::debug!(daemonset = %key, "{step}");
         match step {
-            Step::Create { revision } => hash = create(context, &api, key, set, spec, *revision).await?,
-            Step::Renumber { name, revision } => {
-                let version = mine.iter().find(|one| one.name == *name).map(|one| one.version.as_str());
-                let patch = json!({"metadata": {"resourceVersion": version}, "revision": revision});
-                api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.with_context(|| format!("renumbering {name}"))?;
-            }
+            Step::Create { revision } => hash = create(&owner, set, &spec.template, *revision).await?,
+            Step::Renumber { name, revision } => owner.renumber(mine, name, *revision).await?,
             Step::Delete { name } => {
-                let uid = mine.iter().find(|one| one.name == *name).map(|one| one.uid.clone());
-                let params = DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::default() };
-                match api.delete(name, &params).await {
-                    Err(error) if !is_not_found(&error) && !is_conflict(&error) => return Err(error).with_context(|| format!("deleting {name}")),
-                    _ => {}
+                if let Some(one) = mine.iter().find(|one| one.name == *name) {
+                    owner.delete(one).await?;
                 }
             }
         }
@@ -123,49 +89,19 @@ pub(super) async fn apply(
     Ok(hash)
 }
 
-async fn create(
-    context: &Context,
-    api: &Api<ControllerRevision>,
-    key: &Key,
-    set: &DaemonSet,
-    spec: &DaemonSetSpec,
-    revision: i64,
-) -> anyhow::Result<String> {
-    let hash = rows::hash(spec, set.status.as_ref().and_then(|status| status.collision_count));
-    let name = format!("{}-{hash}", key.name);
-    let mut labels = spec.template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
-    labels.insert(HASH_LABEL.to_owned(), hash.clone());
-    let owner = controller_reference("apps/v1", "DaemonSet", &key.name, set.metadata.uid.as_deref().unwrap_or_default());
-    let object = ControllerRevision {
-        metadata: ObjectMeta {
-            name: Some(name.clone()),
-            namespace: Some(key.ns.clone()),
-            labels: Some(labels),
-            // `kubernetes.io/change-cause` among them, which history shows.
-            annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![owner]),
-            ..Default::default()
-        },
-        data: Some(RawExtension(revision_data(&spec.template))),
-        revision,
-    };
-    match api.create(&PostParams::default(), &object).await {
+async fn create(owner: &Owner<'_>, set: &DaemonSet, template: &PodTemplateSpec, revision: i64) -> anyhow::Result<String> {
+    let (object, hash) = owner.revision(template, revision, set.status.as_ref().and_then(|status| status.collision_count));
+    match owner.api().create(&PostParams::default(), &object).await {
         Ok(_) => Ok(hash),
-        Err(error) if is_conflict(&error) => already_there(context, api, key, set, &object).await.map(|()| hash),
-        Err(error) => Err(error).with_context(|| format!("creating revision {name}")),
+        Err(error) if is_conflict(&error) => already_there(owner, set, &object).await.map(|()| hash),
+        Err(error) => Err(error).with_context(|| format!("creating revision {}", object.metadata.name.unwrap_or_default())),
     }
 }
 
 /// A revision of this name exists: ours from an earlier attempt, or another one that met the same hash.
-async fn already_there(
-    context: &Context,
-    api: &Api<ControllerRevision>,
-    key: &Key,
-    set: &DaemonSet,
-    object: &ControllerRevision,
-) -> anyhow::Result<()> {
+async fn already_there(owner: &Owner<'_>, set: &DaemonSet, object: &ControllerRevision) -> anyhow::Result<()> {
     let name = object.metadata.name.clone().unwrap_or_default();
-    let Some(found) = api.get_opt(&name).await? else { anyhow::bail!("{name} went away while it was looked at") };
+    let Some(found) = owner.api().get_opt(&name).await? else { anyhow::bail!("{name} went away while it was looked at") };
     let (row, wanted) = (RevisionRow::new(&found), RevisionRow::new(object));
     if row.controller == wanted.controller && row.data == wanted.data {
         return Ok(());
@@ -173,8 +109,8 @@ async fn already_there(
     let mut counted = set.clone();
     let status = counted.status.get_or_insert_default();
     status.collision_count = Some(status.collision_count.unwrap_or_default() + 1);
-    let sets: Api<DaemonSet> = Api::namespaced(context.client().clone(), &key.ns);
-    sets.replace_status(&key.name, &PostParams::default(), &counted).await.context("noting a name collision")?;
+    let sets: Api<DaemonSet> = Api::namespaced(owner.client.clone(), &owner.key.ns);
+    sets.replace_status(&owner.key.name, &PostParams::default(), &counted).await.context("noting a name collision")?;
     anyhow::bail!("the name {name} is taken by a revision of another template; another name will be tried")
 }
 

@@ -20,7 +20,7 @@ use proptest::{
 };
 
 use super::*;
-use crate::{daemonset::rows::HASH_LABEL, testing::pod};
+use crate::{revisions::HASH_LABEL, testing::pod};
 
 /// Changes around the controller.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@ use k8s_openapi::{
 };
 
 use super::*;
-use crate::{daemonset::rows::HASH_LABEL, testing::pod};
+use crate::{revisions::HASH_LABEL, testing::pod};
 
 fn rolling(unavailable: i32, surge: i32) -> DaemonSetUpdateStrategy {
     let numbers = RollingUpdateDaemonSet { max_unavailable: Some(IntOrString::Int(unavailable)), max_surge: Some(IntOrString::Int(surge)) };

@@ -1,23 +1,16 @@
-//! Rows of DaemonSets and their revisions.
+//! Rows of DaemonSets.
 
 use k8s_openapi::{
     api::{
-        apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetStatus},
+        apps::v1::{DaemonSet, DaemonSetSpec, DaemonSetStatus},
         core::v1::{PodTemplateSpec, Taint, Toleration},
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
-use crate::{
-    deployment::{scaled, template_hash},
-    view::{Controller, NodeRow, controller_of},
-};
+use crate::{deployment::scaled, revisions::HASH_LABEL, view::NodeRow};
 use kube_rules::{Labels, RequiredNodeAffinity, Selector, taints};
 
-/// Label with the revision of a pod or of a ControllerRevision.
-pub(crate) const HASH_LABEL: &str = "controller-revision-hash";
 /// The template's generation, from the days of `extensions/v1beta1`; pods carry it where the DaemonSet does.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 const GENERATION_LABEL: &str = "pod-template-generation";
@@ -36,67 +29,6 @@ impl DaemonRow {
             selector: set.spec.as_ref().map(|spec| Selector::new(&spec.selector)).unwrap_or_default(),
         }
     }
-}
-
-/// Row of a ControllerRevision.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RevisionRow {
-    pub name: String,
-    pub uid: String,
-    pub version: String,
-    pub controller: Option<Controller>,
-    pub labels: Labels,
-    pub deleting: bool,
-    pub revision: i64,
-    /// A digest of what it holds.
-    pub data: String,
-}
-
-impl RevisionRow {
-    pub fn new(revision: &ControllerRevision) -> Self {
-        let meta = &revision.metadata;
-        Self {
-            name: meta.name.clone().unwrap_or_default(),
-            uid: meta.uid.clone().unwrap_or_default(),
-            version: meta.resource_version.clone().unwrap_or_default(),
-            controller: controller_of(meta),
-            labels: meta.labels.clone().unwrap_or_default(),
-            deleting: meta.deletion_timestamp.is_some(),
-            revision: revision.revision,
-            data: revision.data.as_ref().map(|data| digest(&data.0)).unwrap_or_default(),
-        }
-    }
-
-    /// The hash that pods of this revision carry.
-    pub fn hash(&self) -> &str {
-        self.labels.get(HASH_LABEL).map_or(self.name.as_str(), String::as_str)
-    }
-}
-
-/// A digest of a document that does not depend on the order of its keys.
-pub(crate) fn digest(value: &Value) -> String {
-    let text = sorted(value).to_string();
-    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => {
-            let mut keys: Vec<&String> = fields.keys().collect();
-            keys.sort();
-            keys.into_iter().map(|key| (key.clone(), sorted(&fields[key]))).collect()
-        }
-        Value::Array(items) => items.iter().map(sorted).collect(),
-        other => other.clone(),
-    }
-}
-
-/// The patch that brings a template back, as kubectl applies it for `rollout undo` (upstream: `getPatch`; keys sorted as Go writes them).
-pub(crate) fn revision_data(template: &PodTemplateSpec) -> Value {
-    // A template came from JSON, so it goes back into JSON.
-    let mut template = serde_json::to_value(template).unwrap_or_default();
-    template["$patch"] = json!("replace");
-    sorted(&json!({"spec": {"template": template}}))
 }
 
 /// How old pods are replaced.
@@ -249,13 +181,4 @@ pub(super) fn tie_to_node(template: &PodTemplateSpec, node: &str) -> PodTemplate
     affinity.required_during_scheduling_ignored_during_execution =
         Some(NodeSelector { node_selector_terms: vec![NodeSelectorTerm { match_fields: Some(vec![field]), match_expressions: None }] });
     template
-}
-
-/// The hash by which a template's revision is named; a count of name collisions makes another one of it.
-pub(super) fn hash(spec: &DaemonSetSpec, collisions: Option<i32>) -> String {
-    let hash = template_hash(Some(&spec.template));
-    match collisions {
-        Some(collisions) if collisions > 0 => format!("{hash}{collisions}"),
-        _ => hash,
-    }
 }

@@ -21,7 +21,7 @@ use super::{
     plan::Step,
     rows::{INDEX_LABEL, NAME_LABEL, SetPod, SetView},
 };
-use crate::{daemonset::HASH_LABEL, pods, view::controller_reference};
+use crate::{pods, revisions::HASH_LABEL, view::controller_reference};
 
 /// All that is needed to carry out steps.
 pub(super) struct Apply<'a> {

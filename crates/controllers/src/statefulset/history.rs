@@ -3,31 +3,18 @@
 use std::{collections::BTreeSet, fmt};
 
 use anyhow::Context as _;
-use cluster::{Key, is_conflict, is_not_found};
-use k8s_openapi::{
-    api::{
-        apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec},
-        core::v1::PodTemplateSpec,
-    },
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+use cluster::{Key, is_conflict};
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, StatefulSet},
+    core::v1::PodTemplateSpec,
 };
-use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-};
-use serde_json::json;
+use kube::{Api, api::PostParams};
 
 use super::Context;
-use crate::{
-    daemonset::{RevisionRow, digest, revision_data},
-    deployment::template_hash,
-    ownership::{self, Claim},
-    view::controller_reference,
-};
-use kube_rules::Selector;
+use crate::revisions::{Owner, RevisionRow, template_digest};
 
 /// Label with the hash in a revision's name.
-const HASH_LABEL: &str = "controller.kubernetes.io/hash";
+const LABEL: &str = "controller.kubernetes.io/hash";
 /// The longest name of a StatefulSet that its revisions' names hold whole.
 const LONGEST_PREFIX: usize = 223;
 
@@ -72,24 +59,9 @@ pub(super) fn surplus<'a>(revisions: &'a [RevisionRow], live: &BTreeSet<&str>, l
     unused
 }
 
-/// The StatefulSet's revisions; matching orphans are adopted.
-pub(super) async fn claim(context: &Context, key: &Key, set: &StatefulSet, selector: &Selector) -> anyhow::Result<Vec<RevisionRow>> {
-    let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &key.ns);
-    let uid = set.metadata.uid.as_deref().unwrap_or_default();
-    let owner = controller_reference("apps/v1", "StatefulSet", &key.name, uid);
-    let leaving = set.metadata.deletion_timestamp.is_some();
-    let mut mine = Vec::new();
-    for (name, row) in context.revisions.in_namespace(&key.ns) {
-        match ownership::claim(row.controller.as_ref(), uid, selector.matches(&row.labels), row.deleting || leaving) {
-            Claim::Mine => mine.push((*row).clone()),
-            Claim::Adopt => {
-                ownership::adopt(&api, &name.name, &row.uid, &owner).await?;
-                mine.push((*row).clone());
-            }
-            Claim::Release | Claim::Foreign => {}
-        }
-    }
-    Ok(mine)
+/// The StatefulSet as the owner of revisions.
+pub(super) fn owner<'a>(context: &'a Context, key: &'a Key, set: &'a StatefulSet) -> Owner<'a> {
+    Owner { client: &context.client, kind: "StatefulSet", key, meta: &set.metadata, label: LABEL, longest: LONGEST_PREFIX }
 }
 
 /// The revision of the present template.
@@ -99,40 +71,20 @@ pub(super) struct Newest {
 }
 
 /// Makes the present template the newest revision.
-pub(super) async fn bring_up(
-    context: &Context,
-    key: &Key,
-    set: &StatefulSet,
-    spec: &StatefulSetSpec,
-    mine: &[RevisionRow],
-) -> anyhow::Result<Newest> {
+pub(super) async fn bring_up(owner: &Owner<'_>, set: &StatefulSet, template: &PodTemplateSpec, mine: &[RevisionRow]) -> anyhow::Result<Newest> {
     let collisions = set.status.as_ref().and_then(|status| status.collision_count);
-    let step = plan(mine, &digest(&revision_data(&spec.template)));
-    match step {
+    match plan(mine, &template_digest(template)) {
         Step::Keep { name } => Ok(Newest { name, collisions }),
-        Step::Renumber { name, revision } => {
-            let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &key.ns);
-            let version = mine.iter().find(|one| one.name == name).map(|one| one.version.as_str());
-            let patch = json!({"metadata": {"resourceVersion": version}, "revision": revision});
-            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.with_context(|| format!("renumbering {name}"))?;
-            Ok(Newest { name, collisions })
-        }
-        Step::Create { revision } => create(context, key, set, spec, revision, collisions).await,
+        Step::Renumber { name, revision } => owner.renumber(mine, &name, revision).await.map(|()| Newest { name, collisions }),
+        Step::Create { revision } => create(owner, template, revision, collisions).await,
     }
 }
 
-async fn create(
-    context: &Context,
-    key: &Key,
-    set: &StatefulSet,
-    spec: &StatefulSetSpec,
-    revision: i64,
-    mut collisions: Option<i32>,
-) -> anyhow::Result<Newest> {
-    let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &key.ns);
+async fn create(owner: &Owner<'_>, template: &PodTemplateSpec, revision: i64, mut collisions: Option<i32>) -> anyhow::Result<Newest> {
+    let api = owner.api();
     // A name that is taken again and again is no accident.
     for _ in 0..10 {
-        let object = new_revision(key, set, spec, revision, collisions);
+        let (object, _) = owner.revision(template, revision, collisions);
         let name = object.metadata.name.clone().unwrap_or_default();
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => return Ok(Newest { name, collisions }),
@@ -146,44 +98,7 @@ async fn create(
         }
         collisions = Some(collisions.unwrap_or_default() + 1);
     }
-    anyhow::bail!("the names of new revisions of {key} are taken by revisions of other templates; delete those")
-}
-
-fn new_revision(key: &Key, set: &StatefulSet, spec: &StatefulSetSpec, revision: i64, collisions: Option<i32>) -> ControllerRevision {
-    let hash = match collisions {
-        Some(collisions) if collisions > 0 => format!("{}{collisions}", template_hash(Some(&spec.template))),
-        _ => template_hash(Some(&spec.template)),
-    };
-    let prefix = key.name.get(..LONGEST_PREFIX).unwrap_or(&key.name);
-    let mut labels = spec.template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
-    labels.insert(HASH_LABEL.to_owned(), hash.clone());
-    let owner = controller_reference("apps/v1", "StatefulSet", &key.name, set.metadata.uid.as_deref().unwrap_or_default());
-    ControllerRevision {
-        metadata: ObjectMeta {
-            name: Some(format!("{prefix}-{hash}")),
-            namespace: Some(key.ns.clone()),
-            labels: Some(labels),
-            // `kubernetes.io/change-cause` among them, which history shows.
-            annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![owner]),
-            ..Default::default()
-        },
-        data: Some(RawExtension(revision_data(&spec.template))),
-        revision,
-    }
-}
-
-/// Deletes revisions beyond the limit.
-pub(super) async fn truncate(context: &Context, key: &Key, surplus: &[&RevisionRow]) -> anyhow::Result<()> {
-    let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &key.ns);
-    for one in surplus {
-        let preconditions = Some(Preconditions { uid: Some(one.uid.clone()), resource_version: None });
-        match api.delete(&one.name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
-            Err(error) if !is_not_found(&error) && !is_conflict(&error) => return Err(error).with_context(|| format!("deleting {}", one.name)),
-            _ => {}
-        }
-    }
-    Ok(())
+    anyhow::bail!("the names of new revisions of {} are taken by revisions of other templates; delete those", owner.key)
 }
 
 /// The template that a revision holds.
@@ -196,6 +111,8 @@ pub(super) async fn template(context: &Context, key: &Key, name: &str) -> anyhow
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     fn revision(number: i64, data: &str) -> RevisionRow {

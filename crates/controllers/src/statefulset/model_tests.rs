@@ -10,7 +10,7 @@ use super::{
     plan::{Input, Plan, Step, plan},
     rows::{NAME_LABEL, SetPod, SetView, Strategy as Update},
 };
-use crate::daemonset::HASH_LABEL;
+use crate::revisions::HASH_LABEL;
 
 /// Changes around the controller.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@ use k8s_openapi::{api::apps::v1::StatefulSet, api::core::v1::Pod, apimachinery::
 
 use super::*;
 use crate::{
-    daemonset::HASH_LABEL,
+    revisions::HASH_LABEL,
     statefulset::rows::{NAME_LABEL, Retention},
     view::controller_reference,
 };

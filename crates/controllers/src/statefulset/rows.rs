@@ -12,8 +12,8 @@ use k8s_openapi::{
 };
 
 use crate::{
-    daemonset::HASH_LABEL,
     deployment::scaled,
+    revisions::HASH_LABEL,
     view::{Controller, controller_of},
 };
 use kube_rules::{Labels, Selector, readiness};
