@@ -127,9 +127,9 @@ async fn ask_budget(api: &Api, context: &WriteContext, pod: &Value) -> Result<bo
     Ok(false)
 }
 
+/// No selector selects nothing, the empty one everything.
 fn covers(budget: &Value, pod: &Value) -> bool {
-    let selector = object::lookup(budget, &["spec", "selector"]).map(LabelSelector::from_value);
-    selector.is_some_and(|selector| !selector.is_empty() && selector.matches(pod))
+    object::lookup(budget, &["spec", "selector"]).map(LabelSelector::from_value).is_some_and(|selector| selector.matches(pod))
 }
 
 /// A pod that is not ready counts as unhealthy already.
@@ -221,10 +221,23 @@ mod tests {
     }
 
     #[test]
+    fn pods_that_are_not_ready_go_while_the_budget_is_healthy_or_does_not_mind() {
+        let free = |policy: &str, healthy: i64, desired: i64| {
+            is_free_when_unready(
+                &json!({"spec": {"unhealthyPodEvictionPolicy": policy}, "status": {"currentHealthy": healthy, "desiredHealthy": desired}}),
+            )
+        };
+        assert_eq!(
+            [free("", 2, 2), free("IfHealthyBudget", 1, 2), free("IfHealthyBudget", 0, 0), free("AlwaysAllow", 0, 2)],
+            [true, false, false, true]
+        );
+    }
+
+    #[test]
     fn budgets_cover_what_they_select() {
         let pod = json!({"metadata": {"labels": {"app": "web"}}});
         assert!(covers(&budget(json!({})), &pod));
-        assert!(!covers(&json!({"spec": {"selector": {}}}), &pod), "an empty selector covers nothing");
+        assert!(covers(&json!({"spec": {"selector": {}}}), &pod), "an empty selector covers everything");
         assert!(!covers(&json!({"spec": {}}), &pod));
         let expression = json!({"spec": {"selector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]}}});
         assert!(!covers(&expression, &pod));
