@@ -10,6 +10,7 @@
 mod bind;
 mod cache;
 mod config;
+mod disks;
 mod neighbours;
 mod place;
 mod preempt;

@@ -206,7 +206,10 @@ impl<'a> Trial<'a> {
         }
         let crowded = if has(Plugin::NodeResourcesFit) { fit(pod, self.profile, node, usage) } else { None };
         let in_use = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+        let taken = |other: &PodRow| pod.disks.iter().any(|disk| other.disks.iter().any(|other| disk.conflicts_with(other)));
+        let occupied = has(Plugin::VolumeRestrictions) && !pod.disks.is_empty() && usage.members.iter().any(|other| taken(other));
         crowded
+            .or_else(|| occupied.then(|| Refusal::curable("node(s) had no available disk")))
             .or_else(|| self.contended.then(|| Refusal::curable(in_use)))
             .or_else(|| self.volumes.refuse(pod, candidate))
             .or_else(|| self.neighbours.refuse_spread(pod, node))

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration};
 
 use super::*;
-use crate::scheduler::cache::Cache;
+use crate::scheduler::{cache::Cache, disks::Disk};
 use cluster::Key;
 use kube_rules::{HostPort, Labels, NodeTerm, Selector};
 use std::sync::Arc;
@@ -101,6 +101,16 @@ fn refusals_are_reported_in_upstreams_words() {
             pod(|row| row.ports = vec![HostPort::new("10.0.0.1", "TCP", 80)]),
             "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports. no new claims to deallocate, \
              preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+        ),
+        (
+            {
+                let mut cache = cluster(vec![("win01", node("windows", |_| {}))]);
+                cache.assume(&Key::new("a", "b"), &pod(|row| row.disks = vec![Disk::Ebs { id: "vol-1".into() }]), "win01");
+                cache
+            },
+            pod(|row| row.disks = vec![Disk::Ebs { id: "vol-1".into() }]),
+            "0/1 nodes are available: 1 node(s) had no available disk. no new claims to deallocate, preemption: 0/1 nodes are available: \
+             1 No preemption victims found for incoming pod.",
         ),
     ];
     let claimant = pod(|row| row.claims = vec![crate::view::PodClaim { name: "task-pv-claim".into(), ephemeral: false }]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec, Taint, Toleration};
 
-use super::neighbours::Rules;
+use super::{disks::Disk, neighbours::Rules};
 use crate::view::{Controller, PodClaim, claims_of, controller_of};
 use kube_rules::{Amounts, HostPort, Labels, NodeTerm, Quantity, RequiredNodeAffinity, Resources, host_ports, pod_requests, requests};
 
@@ -45,6 +45,8 @@ pub(super) struct PodRow {
     pub tolerations: Vec<Toleration>,
     pub rules: Rules,
     pub claims: Vec<PodClaim>,
+    /// Disks that it names itself.
+    pub disks: Vec<Disk>,
     /// The images of its containers and volumes, in the form that nodes report.
     pub images: Vec<String>,
     pub containers: usize,
@@ -89,6 +91,7 @@ impl PodRow {
             tolerations: spec.tolerations.clone().unwrap_or_default(),
             rules: Rules::new(pod, &spec),
             claims: claims_of(pod).collect(),
+            disks: Disk::all(&spec),
             images: images(&spec),
             containers: spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len),
             priority: spec.priority.unwrap_or_default(),
