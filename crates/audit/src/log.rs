@@ -183,11 +183,10 @@ fn write_all(lines: &Receiver<Line>, file: &mut impl Write) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
 
     /// Writes when it is let, and fails for lines that say so.
     struct Gate {
-        open: mpsc::Receiver<()>,
+        open: Receiver<()>,
         seen: Arc<Mutex<Vec<u8>>>,
     }
 
@@ -199,8 +198,8 @@ mod tests {
         }
     }
 
-    fn gated(mode: Mode) -> (Arc<Log>, mpsc::Sender<()>, Arc<Mutex<Vec<u8>>>) {
-        let (sender, open) = mpsc::channel();
+    fn gated(mode: Mode) -> (Arc<Log>, Sender<()>, Arc<Mutex<Vec<u8>>>) {
+        let (sender, open) = channel();
         let seen = Arc::new(Mutex::default());
         (Arc::new(Log::over(Gate { open, seen: Arc::clone(&seen) }, mode).unwrap()), sender, seen)
     }
