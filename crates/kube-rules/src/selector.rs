@@ -452,6 +452,28 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_are_those_of_labels() {
+        let long = "a".repeat(64);
+        for (text, why) in [
+            ("-a=b", "<nil>: Invalid value: \"-a\": name part must consist of"),
+            ("a/b/c", "<nil>: Invalid value: \"a/b/c\": a qualified name must consist of"),
+            ("/a", "<nil>: Invalid value: \"/a\": prefix part must be non-empty"),
+            ("A_/a", "<nil>: Invalid value: \"A_/a\": prefix part a lowercase RFC 1123 subdomain"),
+            ("a/", "<nil>: Invalid value: \"a/\": name part must be non-empty"),
+            (&long, "name part must be no more than 63 bytes"),
+            ("a=-", "values[0][a]: Invalid value: \"-\": a valid label must be an empty string or consist of"),
+            ("a in (b,c/d)", "values[1][a]: Invalid value: \"c/d\""),
+            (&format!("a={long}"), "must be no more than 63 bytes"),
+        ] {
+            let error = Selector::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with("unable to parse requirement: ") && error.contains(why), "{text}: {error}");
+        }
+        for text in ["a=", "a.b/C_d.e=X-1", "a in (,b)", "example.com/a"] {
+            assert!(Selector::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
     fn selector_texts_match_as_upstream() {
         let labels = labels(&[("app", "web"), ("tier", "front"), ("n", "3")]);
         for (selector, expected) in [

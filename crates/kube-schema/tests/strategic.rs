@@ -171,6 +171,118 @@ proptest! {
     }
 }
 
+/// Pods whose lists merge by `name`, inside of each other too.
+fn nested_specs() -> impl Strategy<Value = Value> {
+    let names = || proptest::sample::subsequence(vec!["a", "b", "c"], 0..=3).prop_shuffle();
+    let env = (names(), "[xy]").prop_map(|(names, value)| names.iter().map(|name| json!({"name": name, "value": value})).collect::<Vec<_>>());
+    let container = |name: &'static str, (image, env, command): (Option<String>, Vec<Value>, Option<Vec<String>>)| {
+        let mut container = json!({"name": name, "env": env});
+        image.into_iter().for_each(|image| container["image"] = image.into());
+        command.into_iter().for_each(|command| container["command"] = json!(command));
+        container
+    };
+    let parts = (prop::option::of("[xy]"), env, prop::option::of(prop::collection::vec("[xy]", 0..3)));
+    let containers = (names(), prop::collection::vec(parts, 3))
+        .prop_map(move |(names, parts)| -> Value { names.into_iter().zip(parts).map(|(name, parts)| container(name, parts)).collect() });
+    (containers, prop::option::of("[xy]"), names()).prop_map(|(containers, node, keys)| {
+        let mut spec = json!({"containers": containers, "tolerations": keys.iter().map(|key| json!({"key": key})).collect::<Vec<_>>()});
+        node.into_iter().for_each(|node| spec["nodeName"] = node.into());
+        spec
+    })
+}
+
+/// Patches of such pods, with what takes away: nulls, `$patch: delete` of items, `$patch: replace` of lists.
+fn nested_patches() -> impl Strategy<Value = Value> {
+    (nested_specs(), prop::collection::vec(0..6_u8, 12)).prop_map(|(mut patch, choices)| {
+        let mut choices = choices.into_iter();
+        let mut choose = move || choices.next().unwrap_or_default();
+        if choose() == 0 {
+            patch["nodeName"] = Value::Null;
+        }
+        match choose() {
+            0 => drop(patch.as_object_mut().unwrap().remove("tolerations")),
+            1 => {
+                // What replaces a list is taken as it stands, so it has no directives of its own.
+                patch["containers"].as_array_mut().unwrap().push(json!({"$patch": "replace"}));
+                return patch;
+            }
+            _ => {}
+        }
+        for container in patch["containers"].as_array_mut().unwrap() {
+            match choose() {
+                0 => *container = json!({"name": container["name"], "$patch": "delete"}),
+                1 => container["image"] = Value::Null,
+                2 => container["env"] = Value::Null,
+                3 => container["env"].as_array_mut().unwrap().push(json!({"$patch": "replace"})),
+                _ => {}
+            }
+        }
+        patch
+    })
+}
+
+/// What a patch makes of an object, where lists of objects with a name are maps by it: written for these pods alone.
+fn oracle(object: Option<&Value>, patch: &Value) -> Value {
+    match (object, patch) {
+        (_, Value::Object(changes)) => {
+            let mut merged = object.and_then(Value::as_object).cloned().unwrap_or_default();
+            for (name, change) in changes {
+                match change {
+                    Value::Null => drop(merged.remove(name)),
+                    _ => drop(merged.insert(name.clone(), oracle(merged.get(name), change))),
+                }
+            }
+            merged.into()
+        }
+        (_, Value::Array(items)) if items.iter().any(|item| item.get("name").is_some() || item.get("$patch").is_some()) => {
+            let replaces = items.iter().any(|item| *item == json!({"$patch": "replace"}));
+            let mut merged = if replaces { Vec::new() } else { object.and_then(Value::as_array).cloned().unwrap_or_default() };
+            for item in items.iter().filter(|item| item.get("name").is_some()) {
+                let present = merged.iter().position(|own| own["name"] == item["name"]);
+                let old = present.map(|index| merged.remove(index));
+                if item.get("$patch").is_none() {
+                    merged.push(oracle(old.as_ref(), item));
+                }
+            }
+            merged.into()
+        }
+        // An empty list adds nothing to a list by name.
+        (Some(Value::Array(old)), Value::Array(items)) if items.is_empty() && old.iter().all(|item| item.get("name").is_some()) => old.clone().into(),
+        _ => patch.clone(),
+    }
+}
+
+/// The same with lists of named objects in the order of their names, and without nulls: decoding drops those that a new item brings.
+fn in_order(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(|member| *member = in_order(member.take()));
+        }
+        Value::Array(items) => {
+            items.iter_mut().for_each(|item| *item = in_order(item.take()));
+            items.sort_by_key(|item| item["name"].as_str().unwrap_or_default().to_string());
+        }
+        _ => {}
+    }
+    value
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn patches_merge_as_the_oracle_says(spec in nested_specs(), mut change in nested_patches()) {
+        // A new item is taken as it stands, so it has no directives of its own.
+        let names: Vec<Value> = spec["containers"].as_array().unwrap().iter().map(|container| container["name"].clone()).collect();
+        for container in change["containers"].as_array_mut().unwrap().iter_mut().filter(|container| !names.contains(&container["name"])) {
+            container.get_mut("env").and_then(Value::as_array_mut).into_iter().for_each(|env| env.retain(|item| item.get("$patch").is_none()));
+        }
+        let expected = in_order(oracle(Some(&spec), &change));
+        prop_assert_eq!(pod(spec.clone(), change.clone()).map(in_order), Ok(expected), "{} with {}", spec, change);
+    }
+}
+
 #[test]
 fn hostile_patches_are_refused() {
     let mut deep = json!({});

@@ -189,5 +189,8 @@ mod tests {
         let error = check_type(kind, &json!({"apiVersion": "v1", "kind": "Deployment"})).unwrap_err();
         assert_eq!(error.message, "the API version in the data (v1) does not match the expected API version (apps/v1)");
         assert_eq!(check_type(kind, &json!({"apiVersion": "v1", "kind": "Pod"})).unwrap_err().code, 400);
+        let error = check_type(kind, &json!({"apiVersion": 1, "kind": []})).unwrap_err();
+        let why = "json: cannot unmarshal number into Go struct field .apiVersion of type string";
+        assert_eq!(error.message, format!("couldn't get version/kind; json parse error: {why}"));
     }
 }

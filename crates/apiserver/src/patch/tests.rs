@@ -1,6 +1,7 @@
 //! Patches against upstream's documented behaviour, and against what must hold for any object.
 
 use super::*;
+use proptest::prelude::*;
 use serde_json::json;
 
 #[test]
@@ -88,4 +89,41 @@ fn nesting_is_bounded_after_each_operation() {
     assert!(json(&json!({}), &into_itself.into()).unwrap_err().to_string().ends_with("exceeded max depth"));
     let doubled: Vec<Value> = (0..1_000).map(|level| json!({"op": "copy", "from": "", "path": format!("/c{level}")})).collect();
     assert!(json(&json!({}), &doubled.into()).is_err());
+}
+
+/// RFC 7396, section 2, as it stands there.
+fn rfc_7396(target: Option<Value>, patch: &Value) -> Value {
+    let Value::Object(changes) = patch else { return patch.clone() };
+    let mut target = match target {
+        Some(Value::Object(members)) => members,
+        _ => serde_json::Map::new(),
+    };
+    for (name, change) in changes {
+        if change.is_null() {
+            target.remove(name);
+        } else {
+            let merged = rfc_7396(target.get(name).cloned(), change);
+            target.insert(name.clone(), merged);
+        }
+    }
+    target.into()
+}
+
+fn documents() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), (-1..3_i64).prop_map(Value::from), "[a-b]?".prop_map(Value::from)];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            3 => prop::collection::btree_map("[a-d]", inner.clone(), 0..4).prop_map(|members| Value::Object(members.into_iter().collect())),
+            1 => prop::collection::vec(inner, 0..3).prop_map(Value::Array),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn merge_patches_merge_as_the_rfc_says(object in documents(), patch in documents()) {
+        prop_assert_eq!(merge(&object, &patch), rfc_7396(Some(object), &patch));
+    }
 }
