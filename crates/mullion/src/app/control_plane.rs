@@ -2,6 +2,8 @@
 
 mod join;
 mod rest;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -42,10 +44,8 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         Client::new(server.in_process(Identity { user: user.to_owned(), groups }).named(program), "default")
     };
     let ca_pem = read(&args.pki_dir, "ca.crt")?;
-    // Before the first client is answered: none finds half of it.
     let own = client("system:mullion:control-plane", &["system:masters"], "kubeadm");
-    tokio::try_join!(publish_dns(&own, &args), join::publish(&own, &args, &ca_pem))?;
-    server.listen(listeners).context("starting the API server failed")?;
+    open(&server, listeners, &own, &args, &ca_pem).await?;
     let authority = pki::Ca::from_pem(&ca_pem, &read(&args.pki_dir, "ca.key")?).context("reading the cluster's authority failed")?;
 
     // One watch per kind for all parts below.
@@ -78,6 +78,12 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     shutdown.cancel();
     server.shutdown().await;
     Ok(())
+}
+
+/// Publishes what clients must find complete, and answers the first client after that.
+async fn open(server: &Server, listeners: Vec<TcpListener>, own: &Client, args: &ControlPlaneArgs, ca_pem: &str) -> Result<()> {
+    tokio::try_join!(publish_dns(own, args), join::publish(own, args, ca_pem))?;
+    server.listen(listeners).context("starting the API server failed")
 }
 
 fn read(dir: &Path, name: &str) -> Result<String> {

@@ -115,7 +115,7 @@ fn kubelet_configuration(args: &ControlPlaneArgs) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser as _;
 
     use super::*;
@@ -126,7 +126,7 @@ mod tests {
         args: ControlPlaneArgs,
     }
 
-    fn args() -> ControlPlaneArgs {
+    pub(in crate::app::control_plane) fn args() -> ControlPlaneArgs {
         let text = "x --pki-dir p --store-dir s --listen-fd 3 --hosts-dir h --ports-socket q --address 10.240.0.2 --cluster-cidr 192.168.0.0/16 \
                     --node-mask 24 --service-cidr 10.96.0.0/12 --dns-ip 10.96.0.10 --service-node-port-range 30000-32767";
         Cli::parse_from(text.split_whitespace()).args
