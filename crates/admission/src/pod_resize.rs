@@ -8,6 +8,9 @@ use serde_json::Value;
 
 const OS_LABEL: &str = "kubernetes.io/os";
 
+/// The number that messages show of a quantity.
+type Shown = fn(Quantity) -> i64;
+
 /// Why a resize is refused: the cause that the error's details name, where upstream has one, and the sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizeRefusal {
@@ -33,7 +36,7 @@ pub fn validate(pod: &Value, name: &str, node: Option<&Value>) -> Result<(), Res
     }
     let requests = of_pod(pod, Side::Requests, Options { statuses: false, overhead: true });
     let allocatable = amounts(node, &["status", "allocatable"]);
-    let bounds: [(&str, fn(Quantity) -> i64); 2] = [("cpu", Quantity::milli_value), ("memory", Quantity::value)];
+    let bounds: [(&str, Shown); 2] = [("cpu", Quantity::milli_value), ("memory", Quantity::value)];
     let lacking: Vec<String> = bounds
         .iter()
         .filter_map(|(resource, shown)| {

@@ -113,7 +113,7 @@ impl Collector {
         known.update(&images, &used, now);
         let info = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await?;
         let place = info.image_filesystems.into_iter().find_map(|fs| fs.fs_id).ok_or(CollectError::NoFileSystem)?;
-        let space = self.root.space(&self.root.parse(&place.mountpoint).map_err(HostError::from)?)?;
+        let space = self.root.space(&self.root.parse(&place.mountpoint)?)?;
         if space.capacity == 0 {
             return Err(CollectError::NoSize);
         }

@@ -301,9 +301,16 @@ fn windows_paths_are_mount_paths() {
     assert_eq!(problems("", "pods", pod(), &[("/spec/volumes", host)]), "");
 }
 
+/// Each change of a valid pod brings this problem.
+fn hold(cases: &[(&str, Value, &str)]) {
+    for (pointer, value, expected) in cases {
+        assert_eq!(problems("", "pods", pod(), &[(*pointer, value.clone())]), *expected, "{pointer} {value}");
+    }
+}
+
 #[test]
 fn pods_are_checked() {
-    let cases = [
+    hold(&[
         (
             "/spec/restartPolicy",
             json!("Maybe"),
@@ -337,6 +344,12 @@ fn pods_are_checked() {
             json!([{"key": "a", "effect": "NoRun"}]),
             "spec.tolerations[0].effect: Unsupported value: \"NoRun\": supported values: \"NoSchedule\", \"PreferNoSchedule\", \"NoExecute\"",
         ),
+    ]);
+}
+
+#[test]
+fn rules_of_pods_for_their_place_are_checked() {
+    hold(&[
         (
             "/spec/affinity",
             json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}),
@@ -380,6 +393,12 @@ fn pods_are_checked() {
             json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "nodeTaintsPolicy": "Never"}]),
             "spec.topologySpreadConstraints[0].nodeTaintsPolicy: Unsupported value: \"Never\": supported values: \"Honor\", \"Ignore\"",
         ),
+    ]);
+}
+
+#[test]
+fn volumes_of_pods_are_checked() {
+    hold(&[
         ("/spec/volumes", json!([{"name": "v"}, {"name": "v", "emptyDir": {}}]), "spec.volumes[1].name: Duplicate value: \"v\""),
         ("/spec/volumes", json!([{"name": "v", "secret": {}}]), "spec.volumes[0].secret.secretName: Required value"),
         (
@@ -402,10 +421,7 @@ fn pods_are_checked() {
             json!([{"name": "v", "configMap": {"name": "c", "defaultMode": 999}}]),
             "spec.volumes[0].configMap.defaultMode: Invalid value: 999: must be a number between 0 and 0777 (octal), both inclusive",
         ),
-    ];
-    for (pointer, value, expected) in cases {
-        assert_eq!(problems("", "pods", pod(), &[(pointer, value.clone())]), expected, "{pointer} {value}");
-    }
+    ]);
 }
 
 #[test]

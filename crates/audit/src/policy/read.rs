@@ -136,7 +136,8 @@ fn rule(document: RuleDocument, path: &str, errors: &mut Vec<FieldError>) -> Rul
     urls(&rule.non_resource_urls, path, errors);
     resources(&rule.resources, path, errors);
     let omit_stages = stages(document.omit_stages, &format!("{path}.omitStages"), errors);
-    if !rule.non_resource_urls.is_empty() && !(rule.resources.is_empty() && rule.namespaces.is_empty()) {
+    let names_resources = !rule.resources.is_empty() || !rule.namespaces.is_empty();
+    if names_resources && !rule.non_resource_urls.is_empty() {
         let detail = "rules cannot apply to both regular resources and non-resource URLs";
         errors.push(FieldError::invalid(&format!("{path}.nonResourceURLs"), rule.non_resource_urls.clone().into(), detail));
     }

@@ -111,6 +111,9 @@ async fn a_binding_grants_only_what_its_writer_holds_or_may_bind() {
     server.stop().await;
 }
 
+/// Who asks, the headers that name another identity, and the user that acts or the words of the refusal.
+type Case<'c> = (&'c str, &'c [(&'c str, &'c str)], Result<&'c str, &'c str>);
+
 /// Each part of an identity needs its own right, and the identity that results is the one that acts.
 #[tokio::test]
 async fn who_acts_as_another_needs_the_right_to_each_part_of_the_identity() {
@@ -123,7 +126,7 @@ async fn who_acts_as_another_needs_the_right_to_each_part_of_the_identity() {
     ]);
     hold(&server, "agent", true, rules).await;
     hold(&server, "local", false, json!([rule(&[""], &["serviceaccounts"], &["impersonate"], &["robot"])])).await;
-    let cases: [(&str, &[(&str, &str)], Result<&str, &str>); 11] = [
+    let cases: [Case; 11] = [
         ("agent", &[("impersonate-user", "bob")], Ok("bob")),
         ("agent", &[("impersonate-user", "bob"), ("impersonate-group", "devs")], Ok("bob")),
         ("agent", &[("impersonate-user", "bob"), ("impersonate-uid", "7")], Ok("bob")),

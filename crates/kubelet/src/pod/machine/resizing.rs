@@ -109,7 +109,7 @@ impl PodState {
 
     /// Notes whether running containers lack what is allocated, and says when a resize is complete.
     pub(super) fn progress(&mut self) -> Option<Action> {
-        let Some(spec) = self.pod.spec.as_ref().filter(|_| self.node.resizes) else { return None };
+        let spec = self.pod.spec.as_ref().filter(|_| self.node.resizes)?;
         let running = |name: &str| self.observed.newest(name).filter(|c| c.state == State::Running);
         let lacking = !resize::changes(spec, &self.record, running).is_empty();
         let known = self.memory.resize.progress.as_ref();
