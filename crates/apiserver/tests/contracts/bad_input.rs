@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use test_lab::in_time;
+use test_lab::{in_time, until_async};
 use tower::ServiceExt;
 
 /// Upstream's `MaxRequestBodyBytes`.
@@ -34,6 +34,16 @@ async fn started() -> (TestServer, Client, Vec<Resource>) {
 async fn revision(client: &Client) -> String {
     let list = send(client, "GET", "/api/v1/namespaces/none/configmaps", &Value::Null).await;
     list.body["metadata"]["resourceVersion"].as_str().unwrap().into()
+}
+
+/// The server itself writes the status of policies once, when it has checked the types of their expressions.
+async fn policies_are_checked(client: &Client) {
+    until_async("the types of policies are checked", || async {
+        let list = send(client, "GET", "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", &Value::Null).await;
+        let checked = |policy: &Value| policy["status"]["observedGeneration"] == policy["metadata"]["generation"];
+        list.body["items"].as_array().unwrap().iter().all(checked)
+    })
+    .await;
 }
 
 /// A failure has the shape that client-go reads, and its reason goes with its code.
@@ -125,6 +135,7 @@ async fn malformed_bodies_are_refused_at_every_path_and_write_nothing() {
         let made = send(&client, "POST", &resource.collection("default"), &resource.object("default", number)).await;
         assert_eq!(made.code, 201, "{}: {}", resource.qualified(), made.text);
     }
+    policies_are_checked(&client).await;
     let before = revision(&client).await;
     let (bodies, patches) = (malformed(), malformed_patches());
     for (number, resource) in kinds.iter().enumerate() {
