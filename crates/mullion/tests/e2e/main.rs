@@ -18,7 +18,6 @@ mod footprint;
 mod hns_failures;
 mod http;
 mod images;
-mod kubectl;
 mod machine;
 mod manifests;
 mod networks;
@@ -104,7 +103,6 @@ fn workloads_are_scaled_edited_updated_and_drained() {
     topic(&[
         ("a Deployment scales from 1 to 5 to 0", pods::scales),
         ("edit changes a Deployment", workloads::edit),
-        ("kubectl reads and changes an object of each main kind", kubectl::tour),
         ("a rolling update fails no request", workloads::rolling_update),
         ("drain moves pods to another node", workloads::drain),
     ]);
