@@ -41,6 +41,8 @@ pub(crate) struct RsRow {
     pub min_ready_seconds: i32,
     /// The hash of its template without the hash label.
     pub template: String,
+    /// The labels that its template gives to pods.
+    pub template_labels: Labels,
     pub observed_generation: i64,
     pub actual: i32,
     pub labelled: i32,
@@ -68,6 +70,7 @@ impl RsRow {
             replicas: spec.replicas.unwrap_or(1),
             min_ready_seconds: spec.min_ready_seconds.unwrap_or_default(),
             template: template_hash(spec.template.as_ref()),
+            template_labels: spec.template.and_then(|template| template.metadata?.labels).unwrap_or_default(),
             observed_generation: status.observed_generation.unwrap_or_default(),
             actual: status.replicas,
             labelled: status.fully_labeled_replicas.unwrap_or_default(),

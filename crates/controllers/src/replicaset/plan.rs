@@ -97,8 +97,8 @@ fn count(set: &RsRow, pods: &[(String, Arc<PodRow>)], now: Timestamp) -> (Counts
             continue;
         }
         counts.active += 1;
-        // Pods of the template carry its labels, so those that match all count (labels are checked when they are claimed).
-        counts.labelled += 1;
+        // An adopted pod, or one of an earlier template, may match the selector alone.
+        counts.labelled += i32::from(set.template_labels.iter().all(|(key, value)| pod.labels.get(key) == Some(value)));
         let Some(since) = pod.ready else { continue };
         counts.ready += 1;
         let left = (since + SignedDuration::from_secs(set.min_ready_seconds.into())).duration_since(now);

@@ -55,6 +55,15 @@ fn a_ready_pod_becomes_available_by_time() {
 }
 
 #[test]
+fn pods_with_all_labels_of_the_template_are_counted() {
+    let set = replica_set("web", |set| set.template_labels = [("app".to_owned(), "web".to_owned())].into());
+    let labelled = |name: &str, key: &str, value: &str| pod(name, |row| row.labels = [(key.to_owned(), value.to_owned())].into());
+    let pods = [labelled("a", "app", "web"), labelled("b", "app", "db"), labelled("c", "tier", "front")];
+    let status = plan(&set, &pods, &Observed::default(), &[], at(100)).status_after(&set, None, at(100));
+    assert_eq!((status.replicas, status.fully_labeled_replicas), (3, Some(1)));
+}
+
+#[test]
 fn a_failure_stays_until_it_is_over() {
     let set = replica_set("web", |set| set.replicas = 1);
     let plan = plan(&set, &[], &Observed::default(), &[], at(100));
