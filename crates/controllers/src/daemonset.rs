@@ -91,10 +91,14 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
 fn watch(views: &Views, own: &Sets, queue: &Queue<Key>, flight: &Flight) {
     let keys = queue.clone();
     own.sets.subscribe(move |change| keys.add(change.key.clone()));
-    let keys = queue.clone();
+    let (keys, sets) = (queue.clone(), own.sets.clone());
     own.revisions.subscribe(move |change| {
         for revision in [change.old, change.new].into_iter().flatten() {
             keys.extend(Views::controller_key(revision.controller.as_ref(), "DaemonSet", &change.key.ns));
+        }
+        if let Some(orphan) = change.new.filter(|revision| revision.controller.is_none()) {
+            let matching = sets.in_namespace(&change.key.ns).into_iter().filter(|(_, set)| set.selector.matches(&orphan.labels));
+            keys.extend(matching.map(|(key, _)| key));
         }
     });
     let (keys, sets) = (queue.clone(), own.sets.clone());
@@ -143,7 +147,8 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     if set.metadata.deletion_timestamp.is_some() {
         return Ok(Next::Change);
     }
-    let hash = keep_history(&context, &key, &set, &spec, &selector, &pods).await?;
+    // While pods get the hash of another revision, theirs says nothing; they bring us here again.
+    let Some(hash) = keep_history(&context, &key, (&set, &spec), &selector, &pods).await? else { return Ok(Next::Change) };
     let (view, nodes) = (DaemonView::new(&set, &spec), context.views.nodes.snapshot());
     let nodes: Vec<_> = nodes.into_iter().map(|(key, node)| (key.name, node)).collect();
     let observed = context.pods.flight.observe(&key, pods.iter().map(|(_, pod)| pod.uid.as_str()));
@@ -181,20 +186,19 @@ async fn claim(context: &Context, key: &Key, set: &DaemonSet, selector: &Selecto
     Ok(mine)
 }
 
-/// Brings the revisions up to date; answers with the hash of the present template's.
+/// Brings the revisions up to date; answers with the hash of the present template's, or none while pods are being labelled anew.
 async fn keep_history(
     context: &Context,
     key: &Key,
-    set: &DaemonSet,
-    spec: &DaemonSetSpec,
+    (set, spec): (&DaemonSet, &DaemonSetSpec),
     selector: &Selector,
     pods: &[(String, Arc<PodRow>)],
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Option<String>> {
     let revisions = history::owner(context, key, set).claim(&context.sets.revisions, selector, true).await?;
     let live: BTreeSet<String> = pods.iter().filter_map(|(_, pod)| pod.labels.get(HASH_LABEL).cloned()).collect();
     let limit = spec.revision_history_limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(10);
     let steps = history::plan(&revisions, &template_digest(&spec.template), &live, limit);
-    history::apply(context, key, set, spec, &revisions, &steps).await
+    history::apply(context, key, (set, spec), (&revisions, pods), &steps).await
 }
 
 /// Nodes where a failed pod of this DaemonSet is left alone for now, and when the first of them is due.

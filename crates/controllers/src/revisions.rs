@@ -171,6 +171,13 @@ impl Owner<'_> {
         Ok(())
     }
 
+    /// Makes a revision's name its hash, where it has none.
+    pub async fn set_label(&self, name: &str) -> anyhow::Result<()> {
+        let patch = json!({"metadata": {"labels": {self.label: name}}});
+        self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.with_context(|| format!("labelling {name}"))?;
+        Ok(())
+    }
+
     pub async fn delete(&self, one: &RevisionRow) -> anyhow::Result<()> {
         let preconditions = Some(Preconditions { uid: Some(one.uid.clone()), resource_version: None });
         match self.api().delete(&one.name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {

@@ -76,7 +76,8 @@ impl fmt::Display for Plan {
 pub(super) fn plan(input: &Input<'_>) -> Plan {
     let by_node = by_node(input);
     let mut plan = Plan::default();
-    if !input.view.deleting && input.observed.coming == 0 {
+    let is_processed = !input.view.deleting && input.observed.coming == 0;
+    if is_processed {
         for (name, node) in input.nodes {
             let pods = by_node.get(name.as_str());
             input.manage(&mut plan, name, node, pods.map_or(&[], Vec::as_slice));
@@ -90,6 +91,10 @@ pub(super) fn plan(input: &Input<'_>) -> Plan {
         plan.delete.truncate(BURST);
     }
     plan.status = status(input, &by_node);
+    if !is_processed {
+        // What the pods of this generation should be was not looked at.
+        plan.status.observed_generation = input.view.status.observed_generation;
+    }
     plan.recheck = recheck(input);
     plan
 }
@@ -209,10 +214,10 @@ fn roll(input: &Input<'_>, plan: &mut Plan, by_node: &BTreeMap<&str, Pods<'_>>) 
     let names = by_node.keys().copied().chain(wanted.iter().copied()).collect::<BTreeSet<&str>>();
     let empty = Vec::new();
     let nodes = names.into_iter().map(|name| (name, by_node.get(name).unwrap_or(&empty)));
-    if surge == 0 { replace(input, plan, nodes, unavailable) } else { surge_over(input, plan, nodes, surge) }
+    if surge == 0 { replace(input, plan, nodes, unavailable) } else { surge_over(input, plan, nodes, &wanted, surge) }
 }
 
-/// Deletes old pods: those not available anyway (they do not count as missing, as upstream has it), and as many others as may be missing.
+/// Deletes old pods: those not available anyway, which count as missing, and as many others as may be missing beside them.
 fn replace<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item = (&'a str, &'a Pods<'a>)>, most: usize) {
     let (mut missing, mut broken, mut candidates) = (0, Vec::new(), Vec::new());
     for (_, pods) in nodes {
@@ -220,7 +225,10 @@ fn replace<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item = (
             None | Some((None, None) | (Some(_), Some(_))) => missing += 1,
             Some((Some((_, new)), None)) => missing += usize::from(!input.is_available(new)),
             Some((None, Some((name, old)))) if input.is_available(old) => candidates.push(name.clone()),
-            Some((None, Some((name, _)))) => broken.push(name.clone()),
+            Some((None, Some((name, _)))) => {
+                missing += 1;
+                broken.push(name.clone());
+            }
         }
     }
     candidates.truncate(most.saturating_sub(missing));
@@ -228,24 +236,30 @@ fn replace<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item = (
 }
 
 /// Creates new pods beside old ones: where the old one is not available anyway, and on as many other nodes as may have two; an old one
-/// goes when the new one is available.
-fn surge_over<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item = (&'a str, &'a Pods<'a>)>, most: usize) {
-    let (mut doubled, mut broken, mut candidates) = (0, Vec::new(), Vec::new());
+/// goes when the new one is available. A node that gets no new pod (a taint came) loses its old one when enough others are available.
+fn surge_over<'a>(input: &Input<'_>, plan: &mut Plan, nodes: impl Iterator<Item = (&'a str, &'a Pods<'a>)>, wanted: &BTreeSet<&str>, most: usize) {
+    let (mut doubled, mut serving, mut leaving) = (0, 0, Vec::new());
+    let (mut broken, mut candidates) = (Vec::new(), Vec::new());
     for (node, pods) in nodes {
-        match input.pair(pods) {
-            None => doubled += 1,
-            Some((_, None)) => {}
-            Some((None, Some((_, old)))) if input.is_available(old) => candidates.push(node.to_owned()),
-            Some((None, Some(_))) => broken.push(node.to_owned()),
-            Some((Some((_, new)), Some((name, _)))) => {
-                if input.is_available(new) {
-                    plan.delete.push(name.clone());
-                } else {
-                    doubled += 1;
-                }
-            }
+        let Some((new, old)) = input.pair(pods) else {
+            doubled += 1;
+            continue;
+        };
+        serving += usize::from(old.or(new).is_some_and(|(_, pod)| input.is_available(pod)));
+        match (new, old) {
+            (_, None) => {}
+            (None, Some((name, old))) => match (wanted.contains(node), input.is_available(old)) {
+                (true, true) => candidates.push(node.to_owned()),
+                (true, false) => broken.push(node.to_owned()),
+                (false, true) => leaving.push(name.clone()),
+                (false, false) => plan.delete.push(name.clone()),
+            },
+            (Some((_, new)), Some((name, _))) if input.is_available(new) => plan.delete.push(name.clone()),
+            (Some(_), Some(_)) => doubled += 1,
         }
     }
+    leaving.truncate(serving.saturating_sub(wanted.len()));
+    plan.delete.extend(leaving);
     candidates.truncate(most.saturating_sub(doubled));
     plan.create.extend(broken.into_iter().chain(candidates));
 }

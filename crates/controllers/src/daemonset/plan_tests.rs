@@ -129,6 +129,18 @@ fn updates() {
         case("not before the first is available", rolling(1, 0), two_nodes(waiting, ready), "create on -, delete -"),
         case("then the next", rolling(1, 0), two_nodes(ready, ready), "create on -, delete win2-old"),
         case("what does not work may go at once", rolling(1, 0), two_nodes(waiting, waiting), "create on -, delete win2-old"),
+        case(
+            "and counts as missing",
+            rolling(1, 0),
+            vec![on("win1", "old", waiting), on("win2", "old", ready), on("win3", "old", ready)],
+            "create on -, delete win1-old",
+        ),
+        case(
+            "but another may be missing beside it",
+            rolling(2, 0),
+            vec![on("win1", "old", waiting), on("win2", "old", ready), on("win3", "old", ready)],
+            "create on -, delete win1-old win2-old",
+        ),
         case("never by itself", on_delete(), old(), "create on -, delete -"),
         case("neither surge nor missing means one missing", rolling(0, 0), old(), "create on -, delete win1-old"),
         case("one beside the old", rolling(0, 1), old(), "create on win1, delete -"),
@@ -154,6 +166,22 @@ fn updates() {
 }
 
 #[test]
+fn a_surge_leaves_tainted_nodes_when_others_serve() {
+    let tainted = |name: &str| node(name, "windows", &[("gpu", "NoSchedule")]);
+    let nodes = || vec![tainted("win1"), node("win2", "windows", &[]), node("win3", "windows", &[])];
+    let pods = |first: fn(&mut PodRow), second: (&str, fn(&mut PodRow)), third: &str| {
+        vec![on("win1", "old", first), on("win2", second.0, second.1), on("win3", third, ready)]
+    };
+    let case = |what, pods, expected| Case { what, strategy: rolling(0, 1), nodes: nodes(), pods, expected };
+    check(vec![
+        case("three serve where two should", pods(ready, ("old", ready), "old"), "create on win2, delete win1-old"),
+        case("none but enough serve", pods(ready, ("new", waiting), "new"), "create on -, delete -"),
+        case("one that does not serve goes at once", pods(waiting, ("new", waiting), "new"), "create on -, delete win1-old"),
+        case("the others are new", pods(ready, ("new", ready), "new"), "create on -, delete win1-old"),
+    ]);
+}
+
+#[test]
 fn the_status_counts_nodes() {
     let mut view = view(rolling(1, 0));
     view.min_ready_seconds = 60;
@@ -175,8 +203,11 @@ fn the_status_counts_nodes() {
 
 #[test]
 fn nothing_is_created_twice() {
-    let (view, nodes, resting) = (view(rolling(1, 0)), windows(2), BTreeSet::new());
+    let (mut view, nodes, resting) = (view(rolling(1, 0)), windows(2), BTreeSet::new());
+    (view.generation, view.status.observed_generation) = (4, Some(3));
     let observed = Observed { coming: 2, going: vec![] };
     let input = Input { view: &view, hash: "new", nodes: &nodes, pods: &[], observed: &observed, resting: &resting, now: Timestamp::UNIX_EPOCH };
-    assert_eq!(plan(&input).create, Vec::<String>::new(), "what was created is on its way");
+    let plan = plan(&input);
+    assert_eq!(plan.create, Vec::<String>::new(), "what was created is on its way");
+    assert_eq!(plan.status.observed_generation, Some(3), "nothing was done for the present generation");
 }

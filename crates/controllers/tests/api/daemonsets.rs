@@ -111,3 +111,30 @@ async fn an_update_goes_node_by_node_and_can_be_undone() {
     .await;
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_second_revision_of_the_template_takes_its_pods_over() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    create(&cluster.api(), &agent("monitor:1")).await;
+    let set = until_async("the first rollout", async || settled(&cluster, 1).await).await;
+    let revisions = cluster.api::<ControllerRevision>();
+    let mut second = revisions.list(&ListParams::default()).await.unwrap().items.remove(0);
+    let first = second.name_any();
+    // Of the same template, as a copy in another cluster may have named it.
+    second.metadata.name = Some("agent-copy".to_owned());
+    (second.metadata.uid, second.metadata.resource_version, second.metadata.owner_references) = (None, None, None);
+    second.labels_mut().insert("controller-revision-hash".to_owned(), "copy".to_owned());
+    second.revision += 1;
+    let pods = async || cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+    let uid = pods().await[0].uid();
+    create(&revisions, &second).await;
+    until_async("the orphan is adopted and the older one goes", async || {
+        let found = revisions.list(&ListParams::default()).await.unwrap().items;
+        found.len() == 1 && found[0].name_any() != first && found[0].owner_references().iter().any(|owner| Some(&owner.uid) == set.uid().as_ref())
+    })
+    .await;
+    let pods = pods().await;
+    assert_eq!((pods.len(), pods[0].uid(), pods[0].labels()["controller-revision-hash"].as_str()), (1, uid, "copy"));
+    cluster.stop().await;
+}
