@@ -219,13 +219,10 @@ async fn select(context: &Context, id: &Id, text: &str, report: &mut Report) -> 
     let selecting: Vec<String> = {
         let mut memory = context.memory();
         memory.entry(id.clone()).or_default().selector = Some(selector);
-        let selects = |memory: &Memory| {
-            memory.selector.as_ref().is_some_and(|selector| pods.iter().any(|pod| selector.matches(pod.metadata.labels.as_ref().unwrap_or(&NONE))))
-        };
-        let others = memory.iter().filter(|((key, _), memory)| key.ns == id.0.ns && selects(memory));
-        let mut keys: Vec<String> = others.map(|((key, _), _)| key.to_string()).collect();
-        keys.sort();
-        keys
+        // One that is gone, or was replaced by another of its name, is remembered until its next turn.
+        let is_present = |(key, uid): &Id| context.autoscalers.get(key).is_some_and(|present| *present == *uid);
+        let selectors = memory.iter().filter(|(id, _)| is_present(id)).map(|((key, _), memory)| (key, memory.selector.as_ref()));
+        selecting(selectors, &id.0.ns, &pods)
     };
     if selecting.len() > 1 {
         let message = format!("pods by selector {text} are controlled by multiple HPAs: [{}]", selecting.join(" "));
@@ -236,4 +233,33 @@ async fn select(context: &Context, id: &Id, text: &str, report: &mut Report) -> 
     Ok(pods)
 }
 
+/// The autoscalers of a namespace whose selectors match one of these pods, in order.
+fn selecting<'a>(selectors: impl Iterator<Item = (&'a Key, Option<&'a Selector>)>, ns: &str, pods: &[Pod]) -> Vec<String> {
+    let matches = |selector: &Selector| pods.iter().any(|pod| selector.matches(pod.metadata.labels.as_ref().unwrap_or(&NONE)));
+    let found = selectors.filter(|(key, selector)| key.ns == ns && selector.is_some_and(matches));
+    let mut keys: Vec<String> = found.map(|(key, _)| key.to_string()).collect();
+    keys.sort();
+    keys
+}
+
 static NONE: kube_rules::Labels = kube_rules::Labels::new();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn autoscalers_of_the_same_pods_are_found() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "labels": {"app": "web"}}})).unwrap();
+        let selector = |text: &str| Selector::parse(text).unwrap();
+        let (web, db) = (selector("app=web"), selector("app=db"));
+        let keys = ["shop/web", "shop/again", "shop/db", "shop/new", "other/web"].map(|text| {
+            let (ns, name) = text.split_once('/').unwrap();
+            Key::new(ns, name)
+        });
+        let selectors = [Some(&web), Some(&web), Some(&db), None, Some(&web)];
+        let found = selecting(keys.iter().zip(selectors), "shop", std::slice::from_ref(&pod));
+        assert_eq!(found, ["shop/again", "shop/web"]);
+        assert_eq!(selecting(keys.iter().zip(selectors), "shop", &[]), Vec::<String>::new());
+    }
+}

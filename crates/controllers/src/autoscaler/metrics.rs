@@ -124,12 +124,22 @@ async fn items(client: &Client, group: &str, path: &str, query: &[(&str, String)
     let groups = client.list_api_groups().await.map_err(|error| crate::refusal(&error))?.groups;
     let found = groups.iter().find(|one| one.name == group);
     let version = found.and_then(|one| one.preferred_version.as_ref().or(one.versions.first())).map(|version| version.group_version.clone());
-    let version = version.ok_or_else(|| "the server could not find the requested resource".to_owned())?;
+    let version = version.ok_or_else(|| unserved(group, path))?;
     let given = query.iter().filter(|(_, value)| !value.is_empty());
     let query: Vec<String> = given.map(|(name, value)| format!("{name}={}", escaped(value))).collect();
     let request = http::Request::get(format!("/apis/{version}/{path}?{}", query.join("&"))).body(Vec::new()).map_err(|error| error.to_string())?;
     let answer: Value = client.request(request).await.map_err(|error| crate::refusal(&error))?;
     Ok(answer["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// Upstream's words where nobody serves one of the APIs.
+fn unserved(group: &str, path: &str) -> String {
+    if group == CUSTOM {
+        return format!("no custom metrics API ({CUSTOM}) registered");
+    }
+    let resource = path.rsplit('/').next().unwrap_or_default();
+    let resource = percent_encoding::percent_decode_str(resource).decode_utf8_lossy();
+    format!("the server could not find the requested resource (get {resource}.{group})")
 }
 
 fn escaped(text: &str) -> String {
@@ -190,6 +200,17 @@ mod tests {
         assert_eq!(sample(&item(json!({"windowSeconds": 30}))).unwrap().1.window, SignedDuration::from_secs(30));
         assert_eq!(sample(&item(json!({"value": 2}))).unwrap().1.value, 2000);
         assert_eq!(sample(&item(json!({"value": "x"}))), None);
+    }
+
+    #[test]
+    fn an_api_that_nobody_serves_is_named() {
+        for (group, path, expected) in [
+            (RESOURCE, "namespaces/a/pods", "the server could not find the requested resource (get pods.metrics.k8s.io)"),
+            (CUSTOM, "namespaces/a/pods/%2A/qps", "no custom metrics API (custom.metrics.k8s.io) registered"),
+            (EXTERNAL, "namespaces/a/queue%5Fsize", "the server could not find the requested resource (get queue_size.external.metrics.k8s.io)"),
+        ] {
+            assert_eq!(unserved(group, path), expected);
+        }
     }
 
     #[test]
