@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     runner::{Next, Queue},
-    view::Views,
+    view::{RootCaRow, Views},
 };
 
 const ROOT_CA: &str = "kube-root-ca.crt";
@@ -51,18 +51,19 @@ pub(crate) async fn run(client: Client, views: Views, root_ca_pem: String, shutd
 enum Action {
     CreateAccount,
     CreateRootCa,
-    CorrectRootCa,
+    /// Data and description are written anew; these members go.
+    CorrectRootCa(Vec<String>),
 }
 
-fn plan(has_account: bool, root_ca: Option<Option<&str>>, wanted: &str) -> Vec<Action> {
+fn plan(has_account: bool, root_ca: Option<&RootCaRow>, wanted: &str) -> Vec<Action> {
     let mut actions = Vec::new();
     if !has_account {
         actions.push(Action::CreateAccount);
     }
     match root_ca {
         None => actions.push(Action::CreateRootCa),
-        Some(found) if found != Some(wanted) => actions.push(Action::CorrectRootCa),
-        Some(_) => {}
+        Some(found) if found.pem.as_deref() == Some(wanted) && found.surplus.is_empty() && found.is_described => {}
+        Some(found) => actions.push(Action::CorrectRootCa(found.surplus.clone())),
     }
     actions
 }
@@ -74,7 +75,7 @@ async fn sync(context: Arc<Context>, namespace: String) -> anyhow::Result<Next> 
     }
     let root_ca = context.views.root_cas.get(Key::new(&namespace, ROOT_CA));
     let has_account = context.views.service_accounts.get(Key::new(&namespace, "default")).is_some();
-    for action in plan(has_account, root_ca.as_ref().map(|pem| pem.as_deref()), &context.root_ca_pem) {
+    for action in plan(has_account, root_ca.as_deref(), &context.root_ca_pem) {
         let done = apply(&context, &namespace, &action).await;
         match done {
             Err(error) if is_conflict(&error) || crate::is_namespace_terminating(&error) => {}
@@ -88,18 +89,20 @@ async fn apply(context: &Context, namespace: &str, action: &Action) -> kube::Res
     let accounts: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace);
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), namespace);
     let data = BTreeMap::from([("ca.crt".to_owned(), context.root_ca_pem.clone())]);
+    let annotations = BTreeMap::from([(RootCaRow::DESCRIPTION.to_owned(), DESCRIPTION.to_owned())]);
     match action {
         Action::CreateAccount => {
             let metadata = ObjectMeta { name: Some("default".to_owned()), ..Default::default() };
             accounts.create(&PostParams::default(), &ServiceAccount { metadata, ..Default::default() }).await.map(|_| ())
         }
         Action::CreateRootCa => {
-            let annotations = BTreeMap::from([("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned())]);
             let metadata = ObjectMeta { name: Some(ROOT_CA.to_owned()), annotations: Some(annotations), ..Default::default() };
             maps.create(&PostParams::default(), &ConfigMap { metadata, data: Some(data), ..Default::default() }).await.map(|_| ())
         }
-        Action::CorrectRootCa => {
-            let patch = Patch::Merge(json!({"data": data}));
+        Action::CorrectRootCa(surplus) => {
+            let mut members: BTreeMap<&str, Option<&str>> = surplus.iter().map(|name| (name.as_str(), None)).collect();
+            members.insert("ca.crt", Some(&context.root_ca_pem));
+            let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}, "data": members}));
             maps.patch(ROOT_CA, &PatchParams::default(), &patch).await.map(|_| ())
         }
     }
@@ -111,9 +114,21 @@ mod tests {
 
     #[test]
     fn missing_objects_of_a_namespace_are_planned() {
+        let row = |pem: &str, surplus: &[&str], is_described| RootCaRow {
+            pem: Some(pem.to_owned()),
+            surplus: surplus.iter().map(|name| (*name).to_owned()).collect(),
+            is_described,
+        };
+        let correct = |surplus: &[&str]| vec![Action::CorrectRootCa(surplus.iter().map(|name| (*name).to_owned()).collect())];
         assert_eq!(plan(false, None, "ca"), [Action::CreateAccount, Action::CreateRootCa]);
-        assert_eq!(plan(true, Some(Some("old")), "ca"), [Action::CorrectRootCa]);
-        assert_eq!(plan(true, Some(None), "ca"), [Action::CorrectRootCa]);
-        assert_eq!(plan(true, Some(Some("ca")), "ca"), []);
+        for (what, found, expected) in [
+            ("right", row("ca", &[], true), vec![]),
+            ("another certificate", row("old", &[], true), correct(&[])),
+            ("no certificate", RootCaRow { pem: None, ..row("", &[], true) }, correct(&[])),
+            ("more than that", row("ca", &["more"], true), correct(&["more"])),
+            ("no description", row("ca", &[], false), correct(&[])),
+        ] {
+            assert_eq!(plan(true, Some(&found), "ca"), expected, "{what}");
+        }
     }
 }

@@ -317,8 +317,8 @@ pub(crate) struct Views {
     pub leases: Informer<Option<Timestamp>>,
     /// Service accounts called `default`.
     pub service_accounts: Informer<()>,
-    /// The data of each `kube-root-ca.crt`.
-    pub root_cas: Informer<Option<String>>,
+    /// Each `kube-root-ca.crt`.
+    pub root_cas: Informer<RootCaRow>,
 }
 
 impl Views {
@@ -341,7 +341,7 @@ impl Views {
                 Some(())
             }),
             root_cas: Informer::start(Api::<ConfigMap>::all(client.clone()), Selection::fields("metadata.name=kube-root-ca.crt").of(api), |map| {
-                Some(map.data.as_ref().and_then(|data| data.get("ca.crt")).cloned())
+                Some(RootCaRow::new(map))
             }),
         }
     }
@@ -378,6 +378,7 @@ fn deployment_row(deployment: &Deployment) -> Option<DeploymentRow> {
 fn namespace_row(namespace: &Namespace) -> Option<NamespaceRow> {
     Some(NamespaceRow {
         deleting: namespace.metadata.deletion_timestamp.is_some(),
+        deleted_at: namespace.metadata.deletion_timestamp.as_ref().map(|time| time.0),
         finalizers: namespace.spec.as_ref().and_then(|spec| spec.finalizers.clone()).unwrap_or_default(),
     })
 }
