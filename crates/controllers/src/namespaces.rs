@@ -9,9 +9,9 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use cluster::{Client, Key, is_conflict, is_not_found, update_status_with_retry};
 use futures::future::join_all;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
-    api::core::v1::{Namespace, NamespaceCondition},
+    api::core::v1::{Namespace, NamespaceCondition, Pod},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
@@ -52,27 +52,36 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
 
 async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     let row = context.views.namespaces.get(Key::cluster(&name));
-    if !row.is_some_and(|row| row.deleting && row.finalizers.iter().any(|one| one == FINALIZER)) {
-        return Ok(Next::Change);
-    }
-    let kinds = discovery::kinds(&context.client).await.context("asking which kinds there are")?;
+    let Some(since) = row.filter(|row| !row.finalizers.is_empty()).and_then(|row| row.deleted_at) else { return Ok(Next::Change) };
+    let kinds = match discovery::kinds(&context.client).await {
+        Ok(kinds) => kinds,
+        Err(error) => {
+            report(&context, &name, &Found { unknown: Some(crate::refusal(&error)), ..Found::default() }).await?;
+            return Err(error).context("asking which kinds there are");
+        }
+    };
     let namespaced: Vec<Kind> = kinds.into_iter().filter(|kind| kind.namespaced).collect();
-    let (pods, others): (Vec<Kind>, Vec<Kind>) =
-        namespaced.into_iter().partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
-    let mut left = empty_all(&context, &name, &pods).await?;
-    if left.is_empty() {
-        left = empty_all(&context, &name, &others).await?;
+    let (pods, others): (Vec<Kind>, Vec<Kind>) = namespaced.into_iter().partition(|kind| is_pods(&kind.resource));
+    let mut found = empty_all(&context, &name, &pods, since).await;
+    if found.is_empty() {
+        found = empty_all(&context, &name, &others, since).await;
     }
-    if left.is_empty() {
+    // A namespace that something else holds says that it is empty now.
+    report(&context, &name, &found).await?;
+    anyhow::ensure!(found.failures.is_empty(), "cannot empty namespace {name}: {}", found.failures.join(", "));
+    if found.left.is_empty() {
         finalize(&context, &name).await?;
         return Ok(Next::Change);
     }
-    report(&context, &name, &left).await?;
     Ok(Next::Within(LOOK_AGAIN))
 }
 
+fn is_pods(resource: &ApiResource) -> bool {
+    resource.group.is_empty() && resource.plural == "pods"
+}
+
 /// Remaining objects of one kind in a namespace.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Remains {
     kind: String,
     count: usize,
@@ -80,17 +89,51 @@ struct Remains {
     finalizers: Vec<(String, usize)>,
 }
 
-/// Deletes all objects of these kinds in a namespace, and returns what remains.
-async fn empty_all(context: &Context, namespace: &str, kinds: &[Kind]) -> anyhow::Result<Vec<Remains>> {
-    let left = join_all(kinds.iter().map(|kind| empty(context, namespace, kind))).await;
-    Ok(left.into_iter().collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
+/// What was found in a namespace after all of it was deleted.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// Why nobody could say which kinds there are.
+    unknown: Option<String>,
+    left: Vec<Remains>,
+    /// Why kinds could not be emptied.
+    failures: Vec<String>,
 }
 
-/// Deletes all objects of a kind in a namespace and returns the remaining ones.
-async fn empty(context: &Context, namespace: &str, kind: &Kind) -> anyhow::Result<Option<Remains>> {
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.left.is_empty() && self.failures.is_empty()
+    }
+}
+
+/// Deletes all objects of these kinds in a namespace that is being deleted `since` then, and returns what remains. A kind that cannot be
+/// emptied does not keep the others.
+async fn empty_all(context: &Context, namespace: &str, kinds: &[Kind], since: Timestamp) -> Found {
+    let mut found = Found::default();
+    let emptied = join_all(kinds.iter().map(|kind| empty(context, namespace, kind, since))).await;
+    for (kind, emptied) in kinds.iter().zip(emptied) {
+        let (left, is_unexpected) = match emptied {
+            Ok(None) => continue,
+            Ok(Some(emptied)) => emptied,
+            Err(error) => {
+                found.failures.push(crate::refusal(&error));
+                continue;
+            }
+        };
+        if is_unexpected {
+            let ApiResource { api_version, group, plural, .. } = &kind.resource;
+            let slash = if group.is_empty() { "/" } else { "" };
+            let what = format!("{slash}{api_version}, Resource={plural}");
+            found.failures.push(format!("unexpected items still remain in namespace: {namespace} for gvr: {what}"));
+        }
+        found.left.push(left);
+    }
+    found
+}
+
+/// Deletes all objects of a kind in a namespace and returns the remaining ones, and whether nothing explains that they remain.
+async fn empty(context: &Context, namespace: &str, kind: &Kind, since: Timestamp) -> kube::Result<Option<(Remains, bool)>> {
     let api: Api<DynamicObject> = Api::namespaced_with(context.client.clone(), namespace, &kind.resource);
-    let failed = || format!("emptying {} of {}", namespace, kind.resource.plural);
-    let present = api.list_metadata(&ListParams::default()).await.with_context(failed)?.items;
+    let present = api.list_metadata(&ListParams::default()).await?.items;
     if present.is_empty() {
         return Ok(None);
     }
@@ -98,16 +141,19 @@ async fn empty(context: &Context, namespace: &str, kind: &Kind) -> anyhow::Resul
     let names: Vec<&str> = alive.filter_map(|one| one.metadata.name.as_deref()).collect();
     let background = DeleteParams::background();
     if kind.delete_collection && !names.is_empty() {
-        api.delete_collection(&background, &ListParams::default()).await.with_context(failed)?;
+        api.delete_collection(&background, &ListParams::default()).await?;
     } else {
         for name in names {
             match api.delete(name, &background).await {
-                Err(error) if !is_not_found(&error) && !is_conflict(&error) => return Err(error).with_context(failed),
+                Err(error) if !is_not_found(&error) && !is_conflict(&error) => return Err(error),
                 _ => {}
             }
         }
     }
-    let left = api.list_metadata(&ListParams::default()).await.with_context(failed)?.items;
+    let left = api.list_metadata(&ListParams::default()).await?.items;
+    if left.is_empty() {
+        return Ok(None);
+    }
     let finalizers = left.iter().flat_map(|one| one.metadata.finalizers.iter().flatten());
     let mut counted: Vec<(String, usize)> = Vec::new();
     for finalizer in finalizers {
@@ -116,10 +162,23 @@ async fn empty(context: &Context, namespace: &str, kind: &Kind) -> anyhow::Resul
             None => counted.push((finalizer.clone(), 1)),
         }
     }
-    let ApiResource { plural, group, version, .. } = &kind.resource;
-    let kind = if group.is_empty() { format!("{plural}.") } else { format!("{plural}.{group}") };
-    tracing::trace!(namespace, kind, version, left = left.len(), "emptied");
-    Ok((!left.is_empty()).then_some(Remains { kind, count: left.len(), finalizers: counted }))
+    let mut is_unexpected = counted.is_empty();
+    if is_unexpected && is_pods(&kind.resource) {
+        let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+        let pods = pods.list(&ListParams::default()).await?.items;
+        is_unexpected = !pods.is_empty() && !within_grace(&pods, since, Timestamp::now());
+    }
+    let ApiResource { plural, group, .. } = &kind.resource;
+    let remains = Remains { kind: format!("{plural}.{group}"), count: left.len(), finalizers: counted };
+    Ok(Some((remains, is_unexpected)))
+}
+
+/// Whether pods may still take their time, counted from the deletion of their namespace (upstream: `estimateGracefulTermination`).
+fn within_grace(pods: &[Pod], since: Timestamp, now: Timestamp) -> bool {
+    let has_ended = |pod: &&Pod| pod.status.as_ref().is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
+    let running = pods.iter().filter(|pod| !has_ended(pod));
+    let longest = running.filter_map(|pod| pod.spec.as_ref()?.termination_grace_period_seconds).max().unwrap_or_default();
+    now.duration_since(since) < SignedDuration::from_secs(longest)
 }
 
 async fn finalize(context: &Context, name: &str) -> anyhow::Result<()> {
@@ -134,47 +193,55 @@ async fn finalize(context: &Context, name: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Upstream's words for what remains (`namespaced_resources_deleter.go`, `status_condition_utils.go`). Failures are tried again without
-/// a report, so that the first three conditions say that all is well.
-fn conditions(left: &[Remains]) -> [(&'static str, bool, &'static str, String); 5] {
-    let content: Vec<String> = left.iter().map(|one| format!("{} has {} resource instances", one.kind, one.count)).collect();
+/// Type, whether it is true, reason and message of a condition.
+type Condition = (&'static str, bool, &'static str, String);
+
+/// Upstream's words for what was found (`namespaced_resources_deleter.go`, `status_condition_utils.go`).
+fn conditions(found: &Found) -> [Condition; 5] {
+    let sorted = |mut all: Vec<String>| {
+        all.sort();
+        all.join(", ")
+    };
+    let either = |type_, problem: Option<(&'static str, String)>, fine: (&'static str, &str)| match problem {
+        Some((reason, message)) => (type_, true, reason, message),
+        None => (type_, false, fine.0, fine.1.to_owned()),
+    };
+    let failures = found.failures.len();
+    let failed = format!("Failed to delete all resource types, {failures} remaining: {}", sorted(found.failures.clone()));
+    let content: Vec<String> = found.left.iter().map(|one| format!("{} has {} resource instances", one.kind, one.count)).collect();
     let mut held: Vec<(&str, usize)> = Vec::new();
-    for (finalizer, count) in left.iter().flat_map(|one| &one.finalizers) {
+    for (finalizer, count) in found.left.iter().flat_map(|one| &one.finalizers) {
         match held.iter_mut().find(|(name, _)| name == finalizer) {
             Some((_, sum)) => *sum += count,
             None => held.push((finalizer, *count)),
         }
     }
     let finalizers: Vec<String> = held.iter().map(|(name, count)| format!("{name} in {count} resource instances")).collect();
-    let remaining = match content.as_slice() {
-        [] => ("NamespaceContentRemaining", false, "ContentRemoved", "All content successfully removed".into()),
-        some => ("NamespaceContentRemaining", true, "SomeResourcesRemain", format!("Some resources are remaining: {}", some.join(", "))),
-    };
-    let holding = match finalizers.as_slice() {
-        [] => ("NamespaceFinalizersRemaining", false, "ContentHasNoFinalizers", "All content-preserving finalizers finished".into()),
-        some => {
-            let message = format!("Some content in the namespace has finalizers remaining: {}", some.join(", "));
-            ("NamespaceFinalizersRemaining", true, "SomeFinalizersRemain", message)
-        }
-    };
+    let remain = (!content.is_empty()).then(|| ("SomeResourcesRemain", format!("Some resources are remaining: {}", sorted(content))));
+    let hold = (!finalizers.is_empty())
+        .then(|| ("SomeFinalizersRemain", format!("Some content in the namespace has finalizers remaining: {}", sorted(finalizers))));
     let deleted = "All content successfully deleted, may be waiting on finalization";
     [
-        ("NamespaceDeletionDiscoveryFailure", false, "ResourcesDiscovered", "All resources successfully discovered".into()),
-        ("NamespaceDeletionGroupVersionParsingFailure", false, "ParsedGroupVersions", "All legacy kube types successfully parsed".into()),
-        ("NamespaceDeletionContentFailure", false, "ContentDeleted", deleted.into()),
-        remaining,
-        holding,
+        either(
+            "NamespaceDeletionDiscoveryFailure",
+            found.unknown.clone().map(|why| ("DiscoveryFailed", why)),
+            ("ResourcesDiscovered", "All resources successfully discovered"),
+        ),
+        either("NamespaceDeletionGroupVersionParsingFailure", None, ("ParsedGroupVersions", "All legacy kube types successfully parsed")),
+        either("NamespaceDeletionContentFailure", (failures > 0).then_some(("ContentDeletionFailed", failed)), ("ContentDeleted", deleted)),
+        either("NamespaceContentRemaining", remain, ("ContentRemoved", "All content successfully removed")),
+        either("NamespaceFinalizersRemaining", hold, ("ContentHasNoFinalizers", "All content-preserving finalizers finished")),
     ]
 }
 
-async fn report(context: &Context, name: &str, left: &[Remains]) -> anyhow::Result<()> {
+async fn report(context: &Context, name: &str, found: &Found) -> anyhow::Result<()> {
     let api: Api<Namespace> = Api::all(context.client.clone());
     let now = Timestamp::now();
     let now = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
     let written = update_status_with_retry(&api, name, |namespace| {
         let present = namespace.status.get_or_insert_default().conditions.get_or_insert_default();
         let before = present.clone();
-        for (type_, holds, reason, message) in conditions(left) {
+        for (type_, holds, reason, message) in conditions(found) {
             let old = present.iter().find(|one| one.type_ == type_).cloned();
             let status = if holds { "True" } else { "False" };
             let since = old.filter(|old| old.status == status).and_then(|old| old.last_transition_time);
@@ -200,16 +267,49 @@ async fn report(context: &Context, name: &str, left: &[Remains]) -> anyhow::Resu
 mod tests {
     use super::*;
 
+    fn message(found: &Found, type_: &str) -> (bool, String) {
+        let [all @ ..] = conditions(found);
+        let (_, holds, reason, message) = all.into_iter().find(|one| one.0 == type_).unwrap();
+        (holds, format!("{reason}: {message}"))
+    }
+
     #[test]
     fn remaining_objects_are_reported_in_upstreams_words() {
-        let left = [
-            Remains { kind: "pods.".into(), count: 2, finalizers: vec![("example.com/hold".into(), 1)] },
+        let left = vec![
+            Remains { kind: "pods.".into(), count: 2, finalizers: vec![("example.com/hold".into(), 1), ("another.com/hold".into(), 1)] },
             Remains { kind: "deployments.apps".into(), count: 1, finalizers: vec![("example.com/hold".into(), 1)] },
         ];
-        let [.., content, finalizers] = conditions(&left);
-        assert_eq!(content.3, "Some resources are remaining: pods. has 2 resource instances, deployments.apps has 1 resource instances");
-        assert_eq!(finalizers.3, "Some content in the namespace has finalizers remaining: example.com/hold in 2 resource instances");
-        assert!((content.1, finalizers.1) == (true, true));
-        assert!(conditions(&[]).iter().all(|condition| !condition.1), "nothing fails, and nothing remains");
+        let found = Found { left, failures: vec!["b".into(), "a".into()], unknown: Some("no answer".into()) };
+        for (type_, expected) in [
+            ("NamespaceDeletionDiscoveryFailure", "DiscoveryFailed: no answer"),
+            ("NamespaceDeletionContentFailure", "ContentDeletionFailed: Failed to delete all resource types, 2 remaining: a, b"),
+            (
+                "NamespaceContentRemaining",
+                "SomeResourcesRemain: Some resources are remaining: deployments.apps has 1 resource instances, pods. has 2 resource instances",
+            ),
+            (
+                "NamespaceFinalizersRemaining",
+                "SomeFinalizersRemain: Some content in the namespace has finalizers remaining: another.com/hold in 1 resource instances, \
+                 example.com/hold in 2 resource instances",
+            ),
+        ] {
+            assert_eq!(message(&found, type_), (true, expected.to_owned()));
+        }
+        assert!(conditions(&Found::default()).iter().all(|condition| !condition.1), "nothing fails, and nothing remains");
+    }
+
+    #[test]
+    fn pods_may_take_the_longest_of_their_times() {
+        let pod = |phase: &str, grace: i64| -> Pod {
+            serde_json::from_value(
+                serde_json::json!({"spec": {"containers": [], "terminationGracePeriodSeconds": grace}, "status": {"phase": phase}}),
+            )
+            .unwrap()
+        };
+        let pods = [pod("Running", 5), pod("Running", 30), pod("Succeeded", 600)];
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert!(within_grace(&pods, at(100), at(129)));
+        assert!(!within_grace(&pods, at(100), at(130)));
+        assert!(!within_grace(&pods[2..], at(100), at(101)), "what has ended takes no time");
     }
 }

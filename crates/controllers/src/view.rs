@@ -298,7 +298,32 @@ pub(crate) struct DeploymentRow {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamespaceRow {
     pub deleting: bool,
+    pub deleted_at: Option<Timestamp>,
     pub finalizers: Vec<String>,
+}
+
+/// The authority's certificate as a namespace has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RootCaRow {
+    pub pem: Option<String>,
+    /// Members that do not belong there.
+    pub surplus: Vec<String>,
+    /// Whether an annotation says what it is.
+    pub is_described: bool,
+}
+
+impl RootCaRow {
+    /// The annotation that says what it is.
+    pub const DESCRIPTION: &'static str = "kubernetes.io/description";
+
+    pub fn new(map: &ConfigMap) -> Self {
+        let (data, description) = (map.data.as_ref(), map.metadata.annotations.as_ref().and_then(|all| all.get(Self::DESCRIPTION)));
+        Self {
+            pem: data.and_then(|data| data.get("ca.crt")).cloned(),
+            surplus: data.into_iter().flat_map(|data| data.keys()).filter(|name| *name != "ca.crt").cloned().collect(),
+            is_described: description.is_some_and(|text| !text.is_empty()),
+        }
+    }
 }
 
 /// The informers that several controllers share.

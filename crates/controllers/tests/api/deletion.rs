@@ -120,6 +120,33 @@ async fn a_namespace_goes_with_all_it_holds() {
 }
 
 #[tokio::test]
+async fn a_namespace_says_what_holds_it() {
+    let cluster = Cluster::start().await;
+    let namespaces: Api<Namespace> = Api::all(cluster.admin());
+    create(&namespaces, &object(json!({"metadata": {"name": "shop", "finalizers": ["example.com/last"]}}))).await;
+    let maps: Api<ConfigMap> = Api::namespaced(cluster.admin(), "shop");
+    create(&maps, &object(json!({"metadata": {"name": "held", "finalizers": ["example.com/hold"]}}))).await;
+    namespaces.delete("shop", &DeleteParams::default()).await.unwrap();
+    let said = async |type_: &str, expected: &str| {
+        let conditions = namespaces.get("shop").await.unwrap().status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.iter().any(|one| one.type_ == type_ && one.message.as_deref() == Some(expected))
+    };
+    until_async("it says what remains", async || {
+        said("NamespaceContentRemaining", "Some resources are remaining: configmaps. has 1 resource instances").await
+    })
+    .await;
+    let held = "Some content in the namespace has finalizers remaining: example.com/hold in 1 resource instances";
+    assert!(said("NamespaceFinalizersRemaining", held).await);
+    assert!(said("NamespaceDeletionContentFailure", "All content successfully deleted, may be waiting on finalization").await);
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    maps.patch("held", &PatchParams::default(), &free).await.unwrap();
+    until_async("it is empty", async || said("NamespaceContentRemaining", "All content successfully removed").await).await;
+    namespaces.patch("shop", &PatchParams::default(), &free).await.unwrap();
+    until_async("it is gone", async || namespaces.get_opt("shop").await.unwrap().is_none()).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_cordoned_node_gets_no_pods_and_a_tainted_one_loses_them() {
     let mut cluster = Cluster::start().await;
     cluster.add_node("win01", "windows").await;
