@@ -3,7 +3,7 @@
 //! Inputs: the metadata of every kind the API serves (asked again and again, since kinds may come and go). Outputs: deletions, owner references, finalizers. Mirrors
 //! `pkg/controller/garbagecollector`.
 //! Guarantees: nothing is removed from cached state alone: before an object goes, it and each owner that seems to be missing are read from the API, and
-//! the deletion names the uid and version that were read. An owner of a kind that is not served counts as present.
+//! the deletion names the uid and version that were read. An object with an owner of a kind that is not served is left alone.
 
 mod graph;
 mod plan;
@@ -16,9 +16,12 @@ use std::{
 
 use anyhow::Context as _;
 use backoff::Backoff;
-use cluster::{ApiServer, Client, Informer, Key, Selection, is_conflict, is_not_found};
+use cluster::{ApiServer, Client, EventRecorder, EventType, Informer, Key, Selection, is_conflict, is_not_found};
 use futures::future::join_all;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::{
+    api::core::v1::ObjectReference,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy},
@@ -32,7 +35,7 @@ use crate::{
     discovery::{self, Kind},
     runner::{Next, Queue},
 };
-use graph::{Graph, Owner, Place, Row};
+use graph::{Graph, Known, Owner, Place, Row, Shown};
 use plan::{Action, Seen, plan};
 
 /// Kinds that come and go too often to be owned by anything (upstream: `DefaultIgnoredResources`).
@@ -50,6 +53,7 @@ struct Context {
     kinds: Mutex<Followed>,
     graph: Arc<Mutex<Graph>>,
     queue: Queue<String>,
+    events: EventRecorder,
 }
 
 fn locked(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
@@ -69,7 +73,8 @@ pub(crate) async fn run(client: Client, api: ApiServer, shutdown: CancellationTo
         () = shutdown.cancelled() => return,
     }
     queue.extend(locked(&graph).complete());
-    let context = Arc::new(Context { client, api, kinds: Mutex::new(informers), graph, queue: queue.clone() });
+    let events = EventRecorder::new(client.clone(), "garbage-collector-controller", "");
+    let context = Arc::new(Context { client, api, kinds: Mutex::new(informers), graph, queue: queue.clone(), events });
     tokio::select! {
         () = queue.run("garbagecollector", 16, shutdown, |uid| sync(context.clone(), uid)) => {}
         () = refresh(&context) => {}
@@ -101,7 +106,7 @@ async fn refresh(context: &Context) {
             continue;
         }
         join_all(came.iter().map(|(_, informer)| informer.synced())).await;
-        // Owners of an unknown kind counted as present.
+        // Objects with owners of an unknown kind were left alone.
         context.queue.extend(locked(&context.graph).complete());
     }
 }
@@ -139,7 +144,7 @@ async fn sync(context: Arc<Context>, uid: String) -> anyhow::Result<Next> {
     let mut owners = Vec::new();
     if !row.deleting {
         for owner in &row.owners {
-            owners.push((owner.clone(), look(&context, &place, owner).await?));
+            owners.push((owner.clone(), look(&context, (&place, &uid), owner).await?));
         }
     }
     let dependents = locked(&context.graph).dependents(&uid);
@@ -156,17 +161,19 @@ fn api(client: &Client, resource: &ApiResource, ns: &str, namespaced: bool) -> A
 }
 
 /// How an owner is, by the graph if it knows it, else by the API.
-async fn look(context: &Context, dependent: &Place, owner: &Owner) -> anyhow::Result<Seen> {
-    if let Some(row) = locked(&context.graph).row(&owner.uid) {
-        return Ok(if row.deleting && row.foreground { Seen::Waiting } else { Seen::Present });
+async fn look(context: &Context, (dependent, uid): (&Place, &str), owner: &Owner) -> anyhow::Result<Seen> {
+    let known = locked(&context.graph).known(dependent, owner);
+    match known {
+        Known::Here(row) => return Ok(if row.deleting && row.foreground { Seen::Waiting } else { Seen::Present }),
+        Known::Elsewhere => report_elsewhere(context, dependent, uid, owner),
+        Known::Nothing => {}
     }
-    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
-    let of_owner = |kind: &&Arc<Kind>| kind.resource.kind == owner.kind && kind.resource.group == group;
+    let of_owner = |kind: &&Arc<Kind>| kind.resource.kind == owner.kind && kind.resource.group == owner.group();
     let kind = context.kinds.lock().unwrap_or_else(PoisonError::into_inner).keys().find(of_owner).cloned();
-    let Some(kind) = kind else { return Ok(Seen::Present) };
+    let Some(kind) = kind else { return Ok(Seen::Unknown) };
     if kind.namespaced && dependent.key.ns.is_empty() {
         // An object of the whole cluster cannot be owned from inside a namespace: the reference is a mistake, not a reason to delete.
-        return Ok(Seen::Present);
+        return Ok(Seen::Unknown);
     }
     let api = api(&context.client, &kind.resource, &dependent.key.ns, kind.namespaced);
     let live = api.get_metadata_opt(&owner.name).await.with_context(|| format!("looking for {} {}", owner.kind, owner.name))?;
@@ -176,6 +183,21 @@ async fn look(context: &Context, dependent: &Place, owner: &Owner) -> anyhow::Re
         Some(_) => Seen::Present,
         None => Seen::Absent,
     })
+}
+
+/// An object names an owner that is in another namespace.
+fn report_elsewhere(context: &Context, place: &Place, uid: &str, owner: &Owner) {
+    let ns = place.key.ns.as_str();
+    let object = ObjectReference {
+        api_version: Some(place.kind.resource.api_version.clone()),
+        kind: Some(place.kind.resource.kind.clone()),
+        namespace: Some(ns.to_owned()).filter(|ns| !ns.is_empty()),
+        name: Some(place.key.name.clone()),
+        uid: Some(uid.to_owned()),
+        ..Default::default()
+    };
+    let message = format!("ownerRef {} does not exist in namespace {ns:?}", Shown(owner, ns));
+    context.events.event(&object, EventType::Warning, "OwnerRefInvalidNamespace", None, message);
 }
 
 async fn apply(context: &Context, place: &Place, live: &ObjectMeta, action: &Action) -> kube::Result<()> {
@@ -192,12 +214,7 @@ async fn apply(context: &Context, place: &Place, live: &ObjectMeta, action: &Act
                 plan::Policy::Foreground => PropagationPolicy::Foreground,
                 plan::Policy::Orphan => PropagationPolicy::Orphan,
             };
-            let preconditions = Some(Preconditions { uid: live.uid.clone(), resource_version: live.resource_version.clone() });
-            let params = DeleteParams { propagation_policy: Some(policy), preconditions, ..DeleteParams::default() };
-            match api.delete(&place.key.name, &params).await {
-                Err(error) if !is_not_found(&error) => Err(error),
-                _ => Ok(()),
-            }
+            delete(&api, &place.key, live, policy).await
         }
         Action::Disown(owners) => disown(&api, &place.key, live, owners).await,
         Action::Unblock => unblock(&api, &place.key, live).await,
@@ -209,6 +226,26 @@ async fn apply(context: &Context, place: &Place, live: &ObjectMeta, action: &Act
             drop_finalizer(&api, &place.key, live, plan::ORPHAN).await
         }
         Action::Release => drop_finalizer(&api, &place.key, live, plan::FOREGROUND).await,
+    }
+}
+
+/// Deletes an object as it was read. One that is written all the time goes too, as long as its owners are the same.
+async fn delete(api: &Api<DynamicObject>, key: &Key, live: &ObjectMeta, policy: PropagationPolicy) -> kube::Result<()> {
+    let attempt = async |resource_version: Option<String>| {
+        let preconditions = Some(Preconditions { uid: live.uid.clone(), resource_version });
+        let params = DeleteParams { propagation_policy: Some(policy.clone()), preconditions, ..DeleteParams::default() };
+        match api.delete(&key.name, &params).await {
+            Err(error) if !is_not_found(&error) => Err(error),
+            _ => Ok(()),
+        }
+    };
+    match attempt(live.resource_version.clone()).await {
+        Err(error) if is_conflict(&error) => {
+            let Some(now) = api.get_metadata_opt(&key.name).await? else { return Ok(()) };
+            let same = now.metadata.uid == live.uid && now.metadata.owner_references == live.owner_references;
+            if same { attempt(None).await } else { Err(error) }
+        }
+        other => other,
     }
 }
 

@@ -55,6 +55,33 @@ impl Row {
     }
 }
 
+impl Owner {
+    /// The group of its kind.
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+}
+
+/// An owner as upstream's messages show it, seen from the namespace of its dependent.
+pub(super) struct Shown<'a>(pub &'a Owner, pub &'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(Owner { api_version, kind, name, uid, .. }, ns) = self;
+        write!(f, "[{api_version}/{kind}, namespace: {ns}, name: {name}, uid: {uid}]")
+    }
+}
+
+/// What the graph knows of an owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Known {
+    /// Nothing, or an object that the reference does not describe: only the API can tell whether there is one.
+    Nothing,
+    /// An object of another namespace has this uid.
+    Elsewhere,
+    Here(Arc<Row>),
+}
+
 /// Where an object is found.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
@@ -102,7 +129,7 @@ impl Graph {
         }
         if let Some(new) = new {
             self.remember(place, new);
-            if self.needs_a_look(new) {
+            if self.needs_a_look(place, new) {
                 affected.push(new.uid.clone());
             }
         }
@@ -112,15 +139,27 @@ impl Graph {
     /// Every kind has been listed; returns the uids to process.
     pub fn complete(&mut self) -> Vec<String> {
         self.complete = true;
-        self.objects.values().map(|(_, row)| row).filter(|row| self.needs_a_look(row)).map(|row| row.uid.clone()).collect()
+        self.objects.values().filter(|(place, row)| self.needs_a_look(place, row)).map(|(_, row)| row.uid.clone()).collect()
     }
 
-    fn needs_a_look(&self, row: &Row) -> bool {
+    fn needs_a_look(&self, place: &Place, row: &Row) -> bool {
         if row.deleting {
             return row.foreground || row.orphan;
         }
-        let settled = |owner: &Owner| self.objects.contains_key(&owner.uid) && !self.is_waiting(&owner.uid);
+        let settled = |owner: &Owner| matches!(self.known(place, owner), Known::Here(row) if !(row.deleting && row.foreground));
         !row.owners.iter().all(settled)
+    }
+
+    /// What is known of an owner that an object names. Namespace, kind and name of the reference have to be the owner's too, or else the
+    /// reference is a mistake (upstream: `ownerReferenceMatchesCoordinates`); the version of the kind may be another.
+    pub fn known(&self, dependent: &Place, owner: &Owner) -> Known {
+        let Some((place, row)) = self.objects.get(&owner.uid) else { return Known::Nothing };
+        if place.kind.namespaced && place.key.ns != dependent.key.ns {
+            return Known::Elsewhere;
+        }
+        let resource = &place.kind.resource;
+        let described = place.key.name == owner.name && resource.kind == owner.kind && resource.group == owner.group();
+        if described { Known::Here(row.clone()) } else { Known::Nothing }
     }
 
     fn is_waiting(&self, uid: &str) -> bool {
@@ -157,11 +196,6 @@ impl Graph {
     /// Where an object is.
     pub fn place(&self, uid: &str) -> Option<Place> {
         self.objects.get(uid).map(|(place, _)| place.clone())
-    }
-
-    /// The row of an object.
-    pub fn row(&self, uid: &str) -> Option<Arc<Row>> {
-        self.objects.get(uid).map(|(_, row)| row.clone())
     }
 
     /// The objects that name this one as an owner, by uid.
@@ -216,6 +250,35 @@ mod tests {
         assert!(graph.place("parent").is_none());
         graph.forget_kind(&place("any").kind);
         assert!(graph.objects.is_empty() && graph.dependents.is_empty(), "a kind that is served no longer leaves nothing behind");
+    }
+
+    #[test]
+    fn a_reference_has_to_describe_its_owner() {
+        let mut graph = Graph::default();
+        let parent = row("parent", &[]);
+        graph.change(&place("parent"), None, Some(&parent));
+        graph.complete();
+        let elsewhere = Place { key: Key::new("b", "child"), ..place("child") };
+        let reference = |change: fn(&mut Owner)| {
+            let mut owner = row("child", &["parent"]).owners[0].clone();
+            change(&mut owner);
+            owner
+        };
+        for (what, dependent, owner, expected) in [
+            ("right", place("child"), reference(|_| {}), Known::Here(parent.clone())),
+            ("another version", place("child"), reference(|owner| owner.api_version = "v2".into()), Known::Here(parent.clone())),
+            ("another name", place("child"), reference(|owner| owner.name = "other".into()), Known::Nothing),
+            ("another kind", place("child"), reference(|owner| owner.kind = "Secret".into()), Known::Nothing),
+            ("another group", place("child"), reference(|owner| owner.api_version = "apps/v1".into()), Known::Nothing),
+            ("another namespace", elsewhere.clone(), reference(|_| {}), Known::Elsewhere),
+            ("nobody", place("child"), reference(|owner| owner.uid = "nobody".into()), Known::Nothing),
+        ] {
+            assert_eq!(graph.known(&dependent, &owner), expected, "{what}");
+        }
+        let child = row("child", &["parent"]);
+        assert_eq!(graph.change(&elsewhere, None, Some(&child)), ["child"], "such an object is looked at");
+        let shown = Shown(&child.owners[0], "b").to_string();
+        assert_eq!(shown, "[v1/Pod, namespace: b, name: parent, uid: parent]");
     }
 
     #[test]

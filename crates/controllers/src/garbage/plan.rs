@@ -16,6 +16,8 @@ pub(super) enum Seen {
     /// It is being deleted and waits for its dependents.
     Waiting,
     Absent,
+    /// Nobody can say: its kind is not served, or it lives in a namespace while its dependent does not.
+    Unknown,
 }
 
 /// Deletion policy for dependents.
@@ -71,7 +73,7 @@ pub(super) fn plan(row: &Row, owners: &[(Owner, Seen)], dependents: &[Dependent]
         };
     }
     let with = |seen: Seen| owners.iter().filter(move |(_, other)| *other == seen).map(|(owner, _)| owner);
-    if owners.is_empty() {
+    if owners.is_empty() || with(Seen::Unknown).next().is_some() {
         return Action::Keep;
     }
     if with(Seen::Present).next().is_some() {
@@ -116,13 +118,14 @@ mod tests {
     fn objects_are_deleted_released_or_kept() {
         let row = |deleting, foreground, orphan| Row { uid: "x".into(), owners: vec![], deleting, foreground, orphan };
         let plain = row(false, false, false);
-        use Seen::{Absent, Present, Waiting};
+        use Seen::{Absent, Present, Unknown, Waiting};
         let owners = |all: &[(&str, Seen)]| all.iter().map(|(uid, seen)| (owner(uid), *seen)).collect::<Vec<_>>();
         for (what, row, owners, dependents, expected) in [
             ("no owner", plain.clone(), owners(&[]), vec![], "keep"),
             ("an owner", plain.clone(), owners(&[("a", Present)]), vec![], "keep"),
             ("no owner left", plain.clone(), owners(&[("a", Absent), ("b", Absent)]), vec![], "delete (Background)"),
             ("one of two left", plain.clone(), owners(&[("a", Absent), ("b", Present), ("c", Waiting)]), vec![], "disown a, c"),
+            ("one of which nothing is known", plain.clone(), owners(&[("a", Absent), ("b", Present), ("c", Unknown)]), vec![], "keep"),
             ("its owner waits", plain.clone(), owners(&[("a", Waiting)]), vec![], "delete (Background)"),
             ("its owner waits, and it has dependents", plain, owners(&[("a", Waiting)]), vec![dependent("p", true, false)], "delete (Foreground)"),
             ("its finalizer decides", row(false, false, true), owners(&[("a", Absent)]), vec![], "delete (Orphan)"),

@@ -147,6 +147,33 @@ async fn a_namespace_says_what_holds_it() {
 }
 
 #[tokio::test]
+async fn an_owner_in_another_namespace_is_none() {
+    let cluster = Cluster::start().await;
+    create(&Api::<Namespace>::all(cluster.admin()), &object(json!({"metadata": {"name": "shop"}}))).await;
+    let maps = cluster.api::<ConfigMap>();
+    let elsewhere: Api<ConfigMap> = Api::namespaced(cluster.admin(), "shop");
+    let uid = create(&maps, &object(json!({"metadata": {"name": "parent"}}))).await.metadata.uid.unwrap();
+    let child = |name: &str, owners: &[(&str, &str)]| -> ConfigMap {
+        let owner = |(kind, owner): &(&str, &str)| json!({"apiVersion": "v1", "kind": kind, "name": owner, "uid": uid});
+        object(json!({"metadata": {"name": name, "ownerReferences": owners.iter().map(owner).collect::<Vec<_>>()}}))
+    };
+    create(&elsewhere, &child("elsewhere", &[("ConfigMap", "parent")])).await;
+    create(&maps, &child("misnamed", &[("ConfigMap", "other")])).await;
+    create(&maps, &child("mistaken", &[("Secret", "parent")])).await;
+    create(&maps, &child("right", &[("ConfigMap", "parent")])).await;
+    let gone = async |api: &Api<ConfigMap>, name: &str| api.get_opt(name).await.unwrap().is_none();
+    until_async("the references that are mistakes lead nowhere", async || {
+        gone(&elsewhere, "elsewhere").await && gone(&maps, "misnamed").await && gone(&maps, "mistaken").await
+    })
+    .await;
+    assert!(!gone(&maps, "right").await);
+    let said =
+        format!("OwnerRefInvalidNamespace: ownerRef [v1/ConfigMap, namespace: shop, name: parent, uid: {uid}] does not exist in namespace \"shop\"");
+    until_async("an event says why", async || cluster.events("shop", "elsewhere").await.contains(&said)).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_cordoned_node_gets_no_pods_and_a_tainted_one_loses_them() {
     let mut cluster = Cluster::start().await;
     cluster.add_node("win01", "windows").await;
