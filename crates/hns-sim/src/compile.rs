@@ -54,7 +54,11 @@ pub fn dependents(change: &Change, state: &State) -> Vec<(Kind, Guid)> {
             } else if overlay::tunnel_of(&change.id, before) != overlay::tunnel_of(&change.id, after) || ruling(before) != ruling(after) {
                 endpoints().collect()
             } else {
-                Vec::new()
+                // A remote endpoint may have become one that a route leads to, or the reverse.
+                let moved = overlay::moved_prefixes(before, after);
+                let within = |address: Ipv4Addr| moved.iter().any(|prefix| prefix.contains(&IpAddr::from(address)));
+                let leads = |id: &Guid| state.endpoints.get(id).is_some_and(|row| row.is_remote() && row.v4.is_some_and(within));
+                if moved.is_empty() { Vec::new() } else { endpoints().filter(|(_, id)| leads(id)).collect() }
             }
         }
         (Kind::Namespace, Some(Object::Namespace(after))) => {

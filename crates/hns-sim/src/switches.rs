@@ -168,6 +168,10 @@ switches! { version;
     removing_detached: HResult = HResult::ELEMENT_NOT_FOUND;
     /// A local and a remote endpoint of a network may have one address. (U: k8s#130963 calls it a bug of 2019 and 2022)
     local_and_remote_share_address: bool = true;
+    /// Frames to a remote endpoint carry its own MAC even where a RemoteSubnetRoute leads to the same host. Off: that route's MAC, the one of the
+    /// other host's router. (C: kube-proxy makes up MACs that no Linux host has; U: k8s#79359, sig-windows-tools#141: on flannel's vxlan,
+    /// Windows pods reach Services of Linux pods, whose tunnel takes frames for its own MAC alone; that the route decides is an inference)
+    remote_endpoint_has_own_mac: bool = false;
     /// The host has IPv6; without it, creates that need it answer 0x80070490. (U: creates that fail while IPv6 is off on the host)
     ipv6: bool = true;
     /// Internet connection sharing can run; else ICS networks get 0x803b002a. (D)

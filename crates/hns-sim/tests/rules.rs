@@ -65,9 +65,13 @@ struct Bench {
 
 impl Bench {
     fn new(version: HnsVersion) -> Self {
+        Self::with(Switches::of(version))
+    }
+
+    fn with(switches: Switches) -> Self {
         let kernel = Recorder::default();
         let (plans, refuse) = (kernel.plans.clone(), kernel.refuse.clone());
-        let simulator = Simulator::new(Box::new(kernel), Switches::of(version), None).unwrap();
+        let simulator = Simulator::new(Box::new(kernel), switches, None).unwrap();
         Self { client: Client::new(simulator.session()), simulator, plans, refuse }
     }
 
@@ -439,4 +443,44 @@ fn plans_follow_the_change() {
     client.delete::<HostComputeNetwork>(&id(1)).unwrap();
     text += &format!("# network gone\n{}", bench.plan());
     insta::assert_snapshot!("plans", text);
+}
+
+#[test]
+fn remote_endpoint_has_a_way_of_its_own_only_where_no_route_leads_to_its_host() {
+    for own_mac in [false, true] {
+        let bench = Bench::with(Switches { remote_endpoint_has_own_mac: own_mac, ..Switches::of(WS2022) });
+        let route = |prefix: &str, host: &str| {
+            NetworkPolicy::remote_subnet_route(&RemoteSubnetRoute {
+                destination_prefix: prefix.into(),
+                isolation_id: 4096,
+                provider_address: host.into(),
+                distributed_router_mac_address: "00-15-5D-00-02-01".into(),
+                ..RemoteSubnetRoute::default()
+            })
+        };
+        let mut subnet = Subnet::new(net("10.244.1.0/24"), ip("10.244.1.1"));
+        subnet.policies = vec![NetworkPolicy::new(NetworkPolicyType::Vsid, &Isolation { isolation_id: 4096, ..Isolation::default() })];
+        let network = HostComputeNetwork::new("vxlan0", NetworkType::Overlay, subnet);
+        bench
+            .client
+            .create(id(1), &network.with_policy(route("10.244.0.0/16", "10.240.0.13")).with_policy(route("10.244.2.0/24", "10.240.0.12")))
+            .unwrap();
+        bench.plan();
+        let remote = |number: u8, address: &str, host: &str| {
+            let endpoint = HostComputeEndpoint::remote(ip(address)).with_policy(EndpointPolicy::provider_address(ip(host)));
+            bench.client.create_endpoint(&id(1), id(number), &endpoint).unwrap();
+            bench.plan().contains(&format!("route {address}/32"))
+        };
+        assert_eq!(remote(2, "10.244.2.6", "10.240.0.12"), own_mac, "the route leads there");
+        assert!(remote(3, "10.244.2.7", "10.240.0.13"), "the longest prefix leads elsewhere");
+        assert!(remote(4, "10.245.0.1", "10.240.0.12"), "no prefix has it");
+        let change = |request_type, policy| {
+            bench.client.modify::<HostComputeNetwork>(&id(1), &ModifyRequest::network_policies(request_type, &[policy])).unwrap();
+            bench.plan()
+        };
+        let gone = change(RequestType::Remove, route("10.244.2.0/24", "10.240.0.12"));
+        assert_eq!(gone.contains("route 10.244.2.6/32"), !own_mac, "it gets its own way: {gone}");
+        assert_eq!(gone.contains("route 10.244.2.7/32"), !own_mac, "the other prefix leads there now: {gone}");
+        assert!(!gone.contains("10.245.0.1"), "what the prefix does not have stays: {gone}");
+    }
 }

@@ -17,7 +17,7 @@ const VXLAN_OVERHEAD: u16 = 50;
 
 pub(super) fn facts(id: &Guid, endpoint: &Endpoint, network: &HostComputeNetwork, state: &State, switches: &Switches, facts: &mut BTreeSet<Fact>) {
     if endpoint.document.is_remote() {
-        return overlay::remote_facts(endpoint, network, facts);
+        return overlay::remote_facts(endpoint, network, switches, facts);
     }
     let bridge = bridge_of(&endpoint.document.host_compute_network, network);
     let addresses: Vec<IpNet> = endpoint.all_addresses().collect();
