@@ -77,7 +77,7 @@ namespaces: test-template
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test engine --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
-	    linux::tests forwarding:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
+	    linux::tests forwarding:: tunnels:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: test-template

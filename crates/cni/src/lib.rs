@@ -1,5 +1,5 @@
 //! The Container Network Interface: the specification's documents, the caller's side ([`runtime`]),
-//! `host-local` address management, and the plug-ins `win-bridge`, `bridge` and `portmap`.
+//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `bridge` and `portmap`.
 //!
 //! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.
 //! Supports specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::ipam;
 use crate::spec::{AddResult, CniError, PluginConfig, SpecVersion, code, valid_id};
-use crate::win_bridge;
+use crate::win_bridge::{self, Kind};
 
 /// The names that [`plugin_main`] answers to, each also with `.exe`. `win-l2bridge` and `wincni` are older names of
 /// `win-bridge`.
@@ -20,6 +20,7 @@ pub const PLUGINS: &[&str] = &[
     "portmap",
     "win-bridge",
     "win-l2bridge",
+    "win-overlay",
     "wincni",
 ];
 
@@ -134,7 +135,8 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<String>, stdin: impl Read) -
 fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError> {
     match name {
         "host-local" => ipam::host_local::handle(request),
-        "win-bridge" | "win-l2bridge" | "wincni" => win_bridge::handle(request),
+        "win-bridge" | "win-l2bridge" | "wincni" => win_bridge::handle(request, Kind::Bridge),
+        "win-overlay" => win_bridge::handle(request, Kind::Overlay),
         #[cfg(target_os = "linux")]
         "bridge" => crate::bridge::handle(request),
         #[cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! `win-bridge`: endpoints of pods on an L2Bridge or L2Tunnel network of the Host Networking Service.
-//! Source: containernetworking/plugins `plugins/main/windows/win-bridge` and `pkg/hns`, HCN (V2) path.
+//! `win-bridge` and `win-overlay`: endpoints of pods on an L2Bridge, L2Tunnel or Overlay network of the Host Networking Service.
+//! Source: containernetworking/plugins `plugins/main/windows/{win-bridge,win-overlay}` and `pkg/hns`, HCN (V2) path.
 //!
 //! The network exists already (the pod network between nodes makes it); `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
@@ -22,21 +22,46 @@ use config::Config;
 /// The owner mark of endpoints made here.
 pub const OWNER: &str = "mullion";
 
+/// Which plug-in it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    #[default]
+    Bridge,
+    Overlay,
+}
+
+impl Kind {
+    /// Its name, and the types of network that it serves.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Bridge => ("win-bridge", "L2Bridge or L2Tunnel"),
+            Self::Overlay => ("win-overlay", "Overlay"),
+        }
+    }
+
+    fn serves(self, network_type: &NetworkType) -> bool {
+        match self {
+            Self::Bridge => matches!(network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel),
+            Self::Overlay => *network_type == NetworkType::Overlay,
+        }
+    }
+}
+
 /// Serves one request over the service that the environment names.
-pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
+pub fn handle(request: &Request, kind: Kind) -> Result<Option<AddResult>, CniError> {
     let client = Client::from_env().map_err(|e| hns("reach the Host Networking Service", &e))?;
-    handle_over(&client, request)
+    handle_over(&client, request, kind)
 }
 
 /// Serves one request over `client`.
-pub fn handle_over(client: &Client, request: &Request) -> Result<Option<AddResult>, CniError> {
-    let config = Config::read(request)?;
+pub fn handle_over(client: &Client, request: &Request, kind: Kind) -> Result<Option<AddResult>, CniError> {
+    let config = Config::read(request, kind)?;
     match request.command {
         Command::Add => add(client, request, &config).map(Some),
         Command::Del => del(client, request).map(|()| None),
         Command::Check => repair::check(client, request, &config).map(|()| None),
-        Command::Gc => gc(client, request).map(|()| None),
-        Command::Status => status(client, request).map(|()| None),
+        Command::Gc => gc(client, request, kind).map(|()| None),
+        Command::Status => status(client, request, kind).map(|()| None),
     }
 }
 
@@ -53,19 +78,20 @@ fn endpoint_name(request: &Request) -> String {
 
 fn namespace_id(request: &Request) -> Result<Guid, CniError> {
     request.netns.parse().map_err(|_| {
-        let text = format!("CNI_NETNS {:?} is not an HCN namespace GUID; win-bridge serves runtimes that use HCN (containerd)", request.netns);
+        let text = format!("CNI_NETNS {:?} is not an HCN namespace GUID; this plug-in serves runtimes that use HCN (containerd)", request.netns);
         CniError::new(code::INVALID_ENVIRONMENT, text)
     })
 }
 
-fn find_network(client: &Client, name: &str) -> Result<HostComputeNetwork, CniError> {
+fn find_network(client: &Client, name: &str, kind: Kind) -> Result<HostComputeNetwork, CniError> {
     let found: Option<HostComputeNetwork> = client.get_by_name(name).map_err(|e| hns(format_args!("look up HNS network {name:?}"), &e))?;
     let Some(network) = found else {
         let text = format!("HNS network {name:?} does not exist; the pod network creates it when the node has its pod CIDR");
         return Err(CniError::new(code::TRY_AGAIN, text));
     };
-    if !matches!(network.network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel) {
-        let text = format!("HNS network {name:?} is of type {:?}; win-bridge needs L2Bridge or L2Tunnel", network.network_type);
+    if !kind.serves(&network.network_type) {
+        let (plugin, types) = kind.names();
+        let text = format!("HNS network {name:?} is of type {:?}; {plugin} needs {types}", network.network_type);
         return Err(CniError::config(text));
     }
     Ok(network)
@@ -81,7 +107,7 @@ fn delete_endpoint(client: &Client, endpoint: &HostComputeEndpoint) -> Result<()
 
 fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult, CniError> {
     let namespace = namespace_id(request)?;
-    let network = find_network(client, &request.config.name)?;
+    let network = find_network(client, &request.config.name, config.kind)?;
     let name = endpoint_name(request);
     if let Some(existing) = find_endpoint(client, &name)? {
         if existing.host_compute_network == network.id {
@@ -179,8 +205,8 @@ fn remove(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniErro
     delete_endpoint(client, endpoint)
 }
 
-fn gc(client: &Client, request: &Request) -> Result<(), CniError> {
-    let network = find_network(client, &request.config.name)?;
+fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
+    let network = find_network(client, &request.config.name, kind)?;
     let suffix = format!("_{}", network.name);
     let valid = request.valid_attachments();
     let endpoints: Vec<HostComputeEndpoint> =
@@ -195,8 +221,8 @@ fn gc(client: &Client, request: &Request) -> Result<(), CniError> {
     first.and(ipam::delegate(request, Command::Gc).map(drop))
 }
 
-fn status(client: &Client, request: &Request) -> Result<(), CniError> {
-    find_network(client, &request.config.name).map_err(|error| CniError { code: code::NOT_AVAILABLE, ..error })?;
+fn status(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
+    find_network(client, &request.config.name, kind).map_err(|error| CniError { code: code::NOT_AVAILABLE, ..error })?;
     ipam::delegate(request, Command::Status).map(drop)
 }
 

@@ -76,23 +76,45 @@ pub fn windows(inputs: &Inputs) -> Value {
     list(&inputs.name, &[plugin])
 }
 
+/// For a Windows node on an overlay: `win-overlay`. Addresses begin with `.3`, since HNS has `.1` and load balancers `.2`
+/// ([`source_vip`]). Towards nodes pods have their node's address: the overlay does not lead there.
+pub fn windows_overlay(inputs: &Inputs) -> Value {
+    let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
+    let exceptions = [inputs.cluster_cidr, inputs.service_cidr];
+    let mut plugin = json!({
+        "type": "win-overlay",
+        "apiVersion": 2,
+        "capabilities": {"portMappings": true, "dns": true},
+        "ipam": ipam(inputs, json!({"rangeStart": nth(inputs.pod_cidr, 3)})),
+        "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
+        "policies": [policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions}}))],
+    });
+    if inputs.loopback_dsr {
+        plugin["loopbackDSR"] = json!(true);
+    }
+    list(&inputs.name, &[plugin])
+}
+
+/// The address of a pod CIDR that load balancers of an overlay give to translated traffic.
+pub fn source_vip(pod_cidr: IpNet) -> IpAddr {
+    nth(pod_cidr, 2)
+}
+
 /// For a Linux node: `bridge`, and `portmap` for host ports. The bridge's ports are isolated and the node routes between them, so that Services and policies
-/// apply between pods of one node without bridge netfilter.
-pub fn linux(inputs: &Inputs, bridge: &str) -> Value {
-    list(
-        &inputs.name,
-        &[
-            json!({
-                "type": "bridge",
-                "bridge": bridge,
-                "isGateway": true,
-                "ipMasq": false,
-                "routed": true,
-                "ipam": ipam(inputs, json!({})),
-            }),
-            json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}),
-        ],
-    )
+/// apply between pods of one node without bridge netfilter. Without `mtu`, pods have the bridge's.
+pub fn linux(inputs: &Inputs, bridge: &str, mtu: Option<u32>) -> Value {
+    let mut plugin = json!({
+        "type": "bridge",
+        "bridge": bridge,
+        "isGateway": true,
+        "ipMasq": false,
+        "routed": true,
+        "ipam": ipam(inputs, json!({})),
+    });
+    if let Some(mtu) = mtu {
+        plugin["mtu"] = json!(mtu);
+    }
+    list(&inputs.name, &[plugin, json!({"type": "portmap", "capabilities": {"portMappings": true}, "snat": true})])
 }
 
 #[cfg(test)]
@@ -117,7 +139,7 @@ mod tests {
     #[test]
     fn golden_configurations() {
         insta::assert_json_snapshot!("windows", windows(&inputs()));
-        insta::assert_json_snapshot!("linux", linux(&inputs(), "mullion0"));
+        insta::assert_json_snapshot!("linux", linux(&inputs(), "mullion0", None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Documents of the HNS network of a Windows node and of the host's own endpoint on it (pure).
 
+use hcn::document::{Isolation, NetworkPolicyType, RemoteSubnetRoute};
 use hcn::{Guid, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet, owned_id};
 use ipnet::IpNet;
 
@@ -16,8 +17,8 @@ pub struct Desired {
     pub network: HostComputeNetwork,
     /// The host endpoint's id.
     pub endpoint_id: Guid,
-    /// The host's endpoint, `NAME_ep`, at the third address of the subnet.
-    pub endpoint: HostComputeEndpoint,
+    /// The host's endpoint, `NAME_ep`, at the third address of the subnet. An overlay has none.
+    pub endpoint: Option<HostComputeEndpoint>,
 }
 
 impl Desired {
@@ -31,7 +32,33 @@ impl Desired {
         let address = IpNet::new(nth(pod_cidr, 2), pod_cidr.prefix_len()).unwrap_or(pod_cidr);
         let mut endpoint = HostComputeEndpoint::local(endpoint_name.clone(), address, None);
         endpoint.owner = OWNER.into();
-        Self { network_id: owned_id(cluster_uid, "network", name), network, endpoint_id: Self::endpoint_id(cluster_uid, name), endpoint }
+        Self {
+            network_id: owned_id(cluster_uid, "network", name),
+            network,
+            endpoint_id: Self::endpoint_id(cluster_uid, name),
+            endpoint: Some(endpoint),
+        }
+    }
+
+    /// An overlay `name` on `adapter` with this node's pod CIDR in segment `vni`; `.1` is its distributed router, and the host
+    /// reaches its own pods (`HostRoute`). HNS chooses the router's MAC.
+    pub fn overlay(cluster_uid: &str, name: &str, adapter: &str, pod_cidr: IpNet, vni: u32) -> Self {
+        let mut subnet = Subnet::new(pod_cidr, nth(pod_cidr, 1));
+        let isolation = Isolation { isolation_id: vni, ..Isolation::default() };
+        subnet.policies.push(NetworkPolicy::new(NetworkPolicyType::Vsid, &isolation));
+        let network = HostComputeNetwork::new(name, NetworkType::Overlay, subnet)
+            .with_policy(NetworkPolicy::net_adapter_name(adapter))
+            .with_policy(NetworkPolicy::new(NetworkPolicyType::HostRoute, &serde_json::json!({})));
+        let network = HostComputeNetwork { owner: OWNER.into(), ..network };
+        let network_id = owned_id(cluster_uid, "network", name);
+        Self { network_id, network, endpoint_id: Self::endpoint_id(cluster_uid, name), endpoint: None }
+    }
+
+    /// The same with the prefixes of other nodes.
+    #[must_use]
+    pub fn with_remote_subnets(mut self, routes: impl IntoIterator<Item = RemoteSubnetRoute>) -> Self {
+        self.network.policies.extend(routes.into_iter().map(|route| NetworkPolicy::remote_subnet_route(&route)));
+        self
     }
 
     /// The id of the host's endpoint on network `name`.
@@ -52,6 +79,6 @@ mod tests {
     fn documents_follow_win_bridges_conventions() {
         let desired = Desired::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap());
         insta::assert_json_snapshot!("network", desired.network);
-        insta::assert_json_snapshot!("endpoint", desired.endpoint);
+        insta::assert_json_snapshot!("endpoint", desired.endpoint.unwrap());
     }
 }

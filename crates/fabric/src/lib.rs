@@ -10,13 +10,14 @@
 
 pub mod apply;
 pub mod conf;
+pub mod flannel;
 pub mod hns;
 pub mod mode;
 pub mod render;
 mod rows;
 mod run;
 
-pub use mode::{Attachment, Desired, Mode, PodSettings, Role, Settings, UnknownMode};
+pub use mode::{Attachment, Desired, Mode, NetworkFacts, PodSettings, Role, Settings, UnknownMode};
 pub use rows::NodeRow;
 pub use run::{Config, Status, run};
 

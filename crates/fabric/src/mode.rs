@@ -5,6 +5,7 @@
 mod desired;
 mod host_gateway;
 mod l3;
+mod vxlan;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,9 +16,10 @@ use std::str::FromStr;
 use host::HostRoute;
 use ipnet::IpNet;
 
-pub use desired::{Desired, Hop, Masquerade};
+pub use desired::{Desired, Hop, Masquerade, Through, Tunnel, Vtep};
 
 use crate::conf;
+use crate::flannel::Mac;
 use crate::hns;
 use crate::rows::NodeRow;
 
@@ -29,6 +31,8 @@ pub enum Mode {
     HostGateway,
     /// The router between the nodes has a route for every pod CIDR; nodes send everything to it.
     L3,
+    /// Packets between pods of different nodes travel in VXLAN. The nodes only have to reach each other.
+    Vxlan,
 }
 
 /// The function of a mode: adds what it wants to what is common to all.
@@ -38,6 +42,7 @@ type Decide = fn(&Inputs<'_>, &mut Desired);
 pub const MODES: &[(Mode, &str, &str, Decide)] = &[
     (Mode::HostGateway, "host-gateway", "every node routes the others' pods to their addresses", host_gateway::decide),
     (Mode::L3, "l3", "the router between the nodes has a route to every node's pods", l3::decide),
+    (Mode::Vxlan, "vxlan", "packets between pods of different nodes travel in VXLAN, as flannel has them", vxlan::decide),
 ];
 
 impl Mode {
@@ -82,7 +87,10 @@ pub enum Role {
     /// A node, which has pods.
     Node(Box<PodSettings>),
     /// A host on the nodes' network without pods, which reaches pods, such as the control plane's.
-    Host,
+    Host {
+        /// Its address on the nodes' network.
+        address: IpAddr,
+    },
     /// The router between the nodes.
     Router,
 }
@@ -134,6 +142,35 @@ pub struct Settings {
     pub role: Role,
 }
 
+/// The link of the nodes' network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// Its number.
+    pub index: u32,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+/// What was found on the host beside its routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostState {
+    /// On Linux.
+    pub uplink: Option<Uplink>,
+    /// The MAC of the distributed router of the HNS network, once that exists.
+    pub dr_mac: Option<Mac>,
+}
+
+/// Facts of the pod network that other parts of the node need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkFacts {
+    /// Name of the HNS network.
+    pub hns_network: String,
+    /// The address that an overlay's load balancers give to translated traffic. No pod has it.
+    pub source_vip: Option<IpAddr>,
+    /// The MAC of the distributed router of an overlay.
+    pub dr_mac: Option<Mac>,
+}
+
 /// What a mode decides from.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
@@ -142,6 +179,7 @@ pub struct Inputs<'a> {
     pub nodes: &'a BTreeMap<String, NodeRow>,
     /// The host's main routing table.
     pub routes: &'a [HostRoute],
+    pub state: &'a HostState,
 }
 
 /// A pod CIDR of another node, and the address of that node.
@@ -232,7 +270,7 @@ impl<'a> Inputs<'a> {
             }
             Attachment::Linux { bridge } => {
                 desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
-                desired.cni = Some(conf::linux(&inputs, bridge));
+                desired.cni = Some(conf::linux(&inputs, bridge, None));
             }
         }
     }

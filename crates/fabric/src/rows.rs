@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 
+use crate::flannel::Announcement;
+
 /// A Node as far as its pods' reachability goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRow {
@@ -14,6 +16,8 @@ pub struct NodeRow {
     pub addresses: Vec<IpAddr>,
     /// Whether it runs Windows.
     pub windows: bool,
+    /// What it announces about its tunnel.
+    pub announcement: Announcement,
 }
 
 impl NodeRow {
@@ -33,7 +37,8 @@ impl NodeRow {
         let addresses = addresses.iter().filter(|a| a.type_ == "InternalIP").filter_map(|a| a.address.parse().ok()).collect();
         let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
         let reported = status.and_then(|s| s.node_info.as_ref()).map(|info| &info.operating_system);
-        Some(Self { pod_cidrs, addresses, windows: label.or(reported).is_some_and(|os| os == "windows") })
+        let announcement = node.metadata.annotations.as_ref().map(Announcement::read).unwrap_or_default();
+        Some(Self { pod_cidrs, addresses, windows: label.or(reported).is_some_and(|os| os == "windows"), announcement })
     }
 
     /// The pod CIDR of IPv4.

@@ -9,7 +9,7 @@ use backoff::Backoff;
 use cluster::{Informer, Selection};
 use hcn::watch::{Change, Listener};
 use hcn::{Event, HcnClient};
-use host::Routes;
+use host::{HostRoute, Routes};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
@@ -17,7 +17,9 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::mode::{self, Desired, Inputs, Role, Settings};
+use crate::conf;
+use crate::flannel::Mac;
+use crate::mode::{self, Attachment, Desired, HostState, Inputs, Mode, NetworkFacts, PodSettings, Role, Settings};
 use crate::rows::NodeRow;
 use crate::{apply, hns};
 
@@ -38,6 +40,8 @@ pub struct Config {
     pub changes: Option<Listener>,
     /// Where progress is reported.
     pub status: Option<watch::Sender<Status>>,
+    /// Where facts of the network are published, once it exists, for the other parts of the node.
+    pub facts: Option<watch::Sender<Option<NetworkFacts>>>,
 }
 
 /// How far the fabric is.
@@ -122,20 +126,114 @@ impl Fabric {
                 return false;
             }
         };
-        let inputs = Inputs { settings: &self.config.settings, nodes: &nodes, routes: &observed };
-        let desired = mode::desired(&inputs);
-        let (problems, mut done) = apply::routes::keep(&**table, &desired.routes, &observed);
-        let mut problems: Vec<String> = desired.problems.iter().cloned().chain(problems).collect();
-        let mut ready = matches!(self.config.settings.role, Role::Host | Role::Router);
+        let state = match self.host_state(&nodes, &observed).await {
+            Ok(state) => state,
+            Err(problem) => {
+                let ready = self.status.borrow().ready;
+                self.report(Status { ready, pod_cidr, problems: vec![problem] });
+                return false;
+            }
+        };
+        let settings = &self.config.settings;
+        let desired = mode::desired(&Inputs { settings, nodes: &nodes, routes: &observed, state: &state });
+        let mut problems = desired.problems.clone();
+        let mut done = self.keep_ways(&desired, &observed, &mut problems);
+        let mut ready = matches!(settings.role, Role::Host { .. } | Role::Router);
         match self.keep_network(&desired).await {
-            Ok(written) => ready |= written,
+            Ok(written) => {
+                ready |= written;
+                // The MAC of a new network is read by the next pass.
+                done &= settings.mode != Mode::Vxlan || desired.hns.is_none() || state.dr_mac.is_some();
+                if written {
+                    self.publish_facts(pod_cidr, &state);
+                }
+            }
             Err(problem) => {
                 problems.push(problem);
                 done = false;
             }
         }
+        // Announced last: peers send as soon as they know.
+        if let Some(present) = nodes.get(&settings.node_name).filter(|_| ready && done).map(|row| &row.announcement) {
+            match apply::publish::announce(&self.config.client, &settings.node_name, &desired.annotations, present).await {
+                Ok(true) => tracing::info!("announced the tunnel of this node"),
+                Ok(false) => {}
+                Err(error) => {
+                    problems.push(format!(
+                        "cannot annotate node {}: {}; let the node patch its own Node",
+                        settings.node_name,
+                        error.to_report_string()
+                    ));
+                    done = false;
+                }
+            }
+        }
         self.report(Status { ready, pod_cidr, problems });
         done
+    }
+
+    /// What the mode needs to know of the host beside its routes.
+    async fn host_state(&self, nodes: &BTreeMap<String, NodeRow>, observed: &[HostRoute]) -> Result<HostState, String> {
+        let mut state = HostState::default();
+        if self.config.settings.mode != Mode::Vxlan {
+            return Ok(state);
+        }
+        match &self.config.settings.role {
+            Role::Node(pods) => {
+                if let Attachment::Windows { .. } = pods.attachment {
+                    state.dr_mac = self.dr_mac(pods).await?;
+                } else if let Some(row) = nodes.get(&self.config.settings.node_name)
+                    && let Some(address) = row.pod_cidr().and_then(|cidr| row.address(cidr))
+                {
+                    state.uplink = apply::uplink(observed, address);
+                }
+            }
+            Role::Host { address } => state.uplink = apply::uplink(observed, *address),
+            Role::Router => {}
+        }
+        Ok(state)
+    }
+
+    /// The MAC of the distributed router of this node's network, where that exists.
+    async fn dr_mac(&self, pods: &PodSettings) -> Result<Option<Mac>, String> {
+        let Some(hcn) = &self.config.hcn else { return Ok(None) };
+        let network = hcn.network_by_name(&pods.network_name).await.map_err(|error| error.to_report_string())?;
+        Ok(network.iter().flat_map(|network| &network.policies).find_map(hcn::NetworkPolicy::as_dr_mac_address).and_then(|mac| mac.parse().ok()))
+    }
+
+    /// The tunnel and the routes. A peer is known to the tunnel before it is routed to, and forgotten after.
+    fn keep_ways(&self, desired: &Desired, observed: &[HostRoute], problems: &mut Vec<String>) -> bool {
+        let mut done = true;
+        let tunnel = match apply::open_tunnel(desired) {
+            Ok(tunnel) => tunnel,
+            Err(problem) => {
+                problems.push(problem);
+                done = false;
+                None
+            }
+        };
+        let (wrong, all) = apply::routes::keep(&*self.config.routes, &desired.routes, observed, tunnel);
+        problems.extend(wrong);
+        if let Err(problem) = apply::trim_tunnel(desired, tunnel) {
+            problems.push(problem);
+            done = false;
+        }
+        done && all
+    }
+
+    fn publish_facts(&self, pod_cidr: Option<IpNet>, state: &HostState) {
+        let (Some(facts), Role::Node(pods)) = (&self.config.facts, &self.config.settings.role) else { return };
+        let overlay = self.config.settings.mode == Mode::Vxlan && matches!(pods.attachment, Attachment::Windows { .. });
+        let next = NetworkFacts {
+            hns_network: pods.network_name.clone(),
+            source_vip: pod_cidr.filter(|_| overlay).map(conf::source_vip),
+            dr_mac: state.dr_mac,
+        };
+        facts.send_if_modified(|held| {
+            let differs = held.as_ref() != Some(&next);
+            *held = Some(next);
+            differs
+        });
     }
 
     /// Makes the network of this node's pods, then its CNI configuration. True when pods can be attached.

@@ -31,6 +31,8 @@ pub struct HostRoute {
     pub via: Option<IpAddr>,
     /// Index of the outgoing interface; 0 lets Linux find it from the next hop.
     pub oif: u32,
+    /// The next hop is on that interface even if no address says so. On Linux alone.
+    pub on_link: bool,
     /// Priority; 0 is the default of the system.
     pub metric: u32,
     /// Whether we added it. `add` always marks; `list` reports.

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::OWNER;
+use super::{Kind, OWNER};
 use crate::fold::fold;
 use crate::plugin::Request;
 use crate::spec::{AddResult, CniError, Dns, PortMapping};
@@ -16,6 +16,9 @@ use crate::spec::{AddResult, CniError, Dns, PortMapping};
 /// What the configuration asks for, independent of the address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Config {
+    pub kind: Kind,
+    /// `endpointMacPrefix` of win-overlay: the first two bytes of every pod's MAC.
+    mac_prefix: [u8; 2],
     pub policies: Vec<EndpointPolicy>,
     pub dns: Dns,
     /// `loopbackDSR`: a pod reaches itself through a load balancer that returns directly. Of no use where the service has no DSR.
@@ -43,22 +46,25 @@ struct Keys {
     loopback_dsr: bool,
     policies: Vec<Value>,
     skip_attach_check: bool,
+    endpoint_mac_prefix: String,
     #[serde(rename = "HcnPolicyArgs")]
     hcn_policy_args: Vec<Value>,
     #[serde(rename = "AdditionalArgs")]
     additional_args: Vec<Value>,
 }
 
-const KEYS: &[&str] = &["ipMasq", "ipMasqNetwork", "loopbackDSR", "policies", "skipAttachCheck", "HcnPolicyArgs", "AdditionalArgs"];
+const KEYS: &[&str] =
+    &["ipMasq", "ipMasqNetwork", "loopbackDSR", "policies", "skipAttachCheck", "endpointMacPrefix", "HcnPolicyArgs", "AdditionalArgs"];
 
 impl Config {
-    pub fn read(request: &Request) -> Result<Self, CniError> {
+    pub fn read(request: &Request, kind: Kind) -> Result<Self, CniError> {
         let mut document = Value::Object(request.config.document.clone());
         fold(&mut document, KEYS);
         if let Value::Object(map) = &mut document {
             map.retain(|key, value| KEYS.contains(&key.as_str()) && !value.is_null());
         }
-        let keys: Keys = serde_json::from_value(document).map_err(|e| CniError::decode("the configuration of win-bridge", &e))?;
+        let keys: Keys =
+            serde_json::from_value(document).map_err(|e| CniError::decode(format_args!("the configuration of {}", kind.names().0), &e))?;
         let network = keys
             .ip_masq_network
             .filter(|n| !n.is_empty())
@@ -85,7 +91,17 @@ impl Config {
             .collect();
         let masquerade = Masquerade { desired: keys.ip_masq, network: network.transpose()? };
         let skip_attach_check = keys.skip_attach_check;
-        Ok(Self { policies, dns, loopback_dsr: keys.loopback_dsr, skip_attach_check, masquerade, port_mappings: runtime.port_mappings })
+        let mac_prefix = mac_prefix(&keys.endpoint_mac_prefix)?;
+        Ok(Self {
+            kind,
+            mac_prefix,
+            policies,
+            dns,
+            loopback_dsr: keys.loopback_dsr,
+            skip_attach_check,
+            masquerade,
+            port_mappings: runtime.port_mappings,
+        })
     }
 
     /// The endpoint to create. The default route goes by the network's address plus 2, where the host's own endpoint
@@ -93,7 +109,7 @@ impl Config {
     pub fn endpoint(&self, name: &str, network: &HostComputeNetwork, addresses: Option<&AddResult>) -> HostComputeEndpoint {
         let address = addresses.and_then(|a| a.ips.first()).map(|ip| ip.address);
         let mut endpoint = match address {
-            Some(address) => HostComputeEndpoint::local(name, address, Some(gateway(address))),
+            Some(address) => HostComputeEndpoint::local(name, address, Some(self.gateway(network, address))),
             None => HostComputeEndpoint { name: name.to_owned(), ..HostComputeEndpoint::default() },
         };
         endpoint.owner = OWNER.to_owned();
@@ -109,7 +125,30 @@ impl Config {
             apply_loopback(&mut endpoint, address.addr());
         }
         endpoint.policies.extend(self.port_mappings.iter().filter_map(port_mapping));
+        if self.kind == Kind::Overlay {
+            self.apply_overlay(&mut endpoint, network, address);
+        }
         endpoint
+    }
+
+    /// What other nodes know of an overlay's endpoint: a MAC that follows from its address, and the node's address.
+    fn apply_overlay(&self, endpoint: &mut HostComputeEndpoint, network: &HostComputeNetwork, address: Option<IpNet>) {
+        if let Some(IpNet::V4(address)) = address {
+            let bytes = [&self.mac_prefix[..], &address.addr().octets()].concat();
+            endpoint.mac_address = bytes.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join("-");
+        }
+        let known = endpoint.policies.iter().any(|policy| policy.policy_type == EndpointPolicyType::ProviderAddress);
+        if let Some(host) = network.management_ip().filter(|_| !known) {
+            endpoint.policies.push(EndpointPolicy::provider_address(host));
+        }
+    }
+
+    /// An overlay's pods go by the distributed router, which has the gateway's address; those of an L2Bridge by the host.
+    fn gateway(&self, network: &HostComputeNetwork, address: IpNet) -> IpAddr {
+        match self.kind {
+            Kind::Bridge => nth(address, 2),
+            Kind::Overlay => network.subnets().next().and_then(hcn::Subnet::gateway).unwrap_or_else(|| nth(address, 1)),
+        }
     }
 
     /// One OutBoundNAT policy that leaves out `ipMasqNetwork`, or with `ipMasq` alone the pod network itself.
@@ -118,7 +157,7 @@ impl Config {
         let own = || network.subnets().next().and_then(hcn::Subnet::prefix).or(address.map(|a| a.trunc()));
         let exception = match self.masquerade.network {
             Some(given) => Some(given),
-            None if self.masquerade.desired && !has_nat => own(),
+            None if self.masquerade.desired && (!has_nat || self.kind == Kind::Overlay) => own(),
             None => None,
         };
         let Some(exception) = exception else { return };
@@ -145,11 +184,23 @@ fn apply_loopback(endpoint: &mut HostComputeEndpoint, address: IpAddr) {
     }
 }
 
-/// The host's endpoint of an L2Bridge network: the third address of the subnet.
-fn gateway(address: IpNet) -> IpAddr {
-    match address.network() {
-        IpAddr::V4(network) => IpAddr::V4(Ipv4Addr::from(u32::from(network) + 2)),
-        IpAddr::V6(network) => IpAddr::V6((u128::from(network) + 2).into()),
+/// The `n`th address of a subnet, counted from its network address.
+fn nth(subnet: IpNet, n: u8) -> IpAddr {
+    match subnet.network() {
+        IpAddr::V4(network) => IpAddr::V4(Ipv4Addr::from(u32::from(network).wrapping_add(n.into()))),
+        IpAddr::V6(network) => IpAddr::V6((u128::from(network).wrapping_add(n.into())).into()),
+    }
+}
+
+/// `NN-NN`; upstream's default where it is empty.
+fn mac_prefix(text: &str) -> Result<[u8; 2], CniError> {
+    let byte = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
+    match text.split_once('-') {
+        None if text.is_empty() => Ok([0x0e, 0x2a]),
+        pair => {
+            let bytes = pair.and_then(|(first, second)| Some([byte(first)?, byte(second)?])).filter(|[first, _]| first & 1 == 0);
+            bytes.ok_or_else(|| CniError::config(format!("endpointMacPrefix {text:?} is not the start of a MAC address: write it as 0E-2A")))
+        }
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
     if known.is_none() {
         return Err(drift(format!("namespace {namespace} is gone: the sandbox's processes have no network and need a new sandbox")));
     }
-    let network = find_network(client, &request.config.name)?;
+    let network = find_network(client, &request.config.name, config.kind)?;
     let endpoint = find_endpoint(client, &name)?;
     // The endpoint must not use an address that IPAM has given to another pod since.
     ipam::delegate(request, Command::Check)?;

@@ -42,7 +42,8 @@ impl Host {
     }
 
     fn call(&self, command: Command, id: &str, namespace: &str, conf: Value) -> Result<Option<AddResult>, CniError> {
-        handle_over(&self.client, &request(command, id, namespace, conf))
+        let kind = if conf["type"] == "win-overlay" { Kind::Overlay } else { Kind::Bridge };
+        handle_over(&self.client, &request(command, id, namespace, conf), kind)
     }
 
     fn endpoints(&self) -> Vec<HostComputeEndpoint> {
@@ -421,4 +422,33 @@ mod with_packets {
             assert!(connect(&b, "10.10.187.70:80", Duration::from_millis(300)).is_err());
         });
     }
+}
+
+#[test]
+fn overlay_endpoints_have_the_mac_and_provider_that_other_nodes_know() {
+    let host = Host::new();
+    let mut subnet = Subnet::new("10.244.1.0/24".parse().unwrap(), "10.244.1.1".parse().unwrap());
+    subnet.policies.push(serde_json::from_value(json!({"Type": "VSID", "Settings": {"IsolationId": 4096}})).unwrap());
+    host.client.create(Guid::random(), &HostComputeNetwork::new("vxlan0", NetworkType::Overlay, subnet)).unwrap();
+    let namespace = host.make_namespace().to_string();
+    let conf = |prefix: &str| {
+        json!({
+            "cniVersion": "1.0.0", "name": "vxlan0", "type": "win-overlay", "ipMasq": true, "endpointMacPrefix": prefix,
+            "ipam": {"type": "host-local", "dataDir": host.ipam_dir.path(), "ranges": [[{"subnet": "10.244.1.0/24", "rangeStart": "10.244.1.5"}]]},
+        })
+    };
+    let refused = host.call(Command::Add, "a", &namespace, conf("01-00")).unwrap_err();
+    assert!(refused.msg.contains("endpointMacPrefix"), "{refused:?}");
+    let result = host.call(Command::Add, "a", &namespace, conf("")).unwrap().unwrap();
+    assert_eq!((result.ips[0].address.to_string(), result.ips[0].gateway), ("10.244.1.5/24".into(), "10.244.1.1".parse().ok()));
+    let endpoint = host.endpoints().remove(0);
+    assert_eq!(endpoint.mac_address.to_ascii_uppercase(), "0E-2A-0A-F4-01-05");
+    let provider = endpoint.policies.iter().find_map(hcn::EndpointPolicy::as_provider_address);
+    assert_eq!(provider, "10.127.132.5".parse().ok(), "the network's ManagementIP");
+    let exceptions = endpoint.policies.iter().find_map(hcn::EndpointPolicy::as_outbound_nat).unwrap().exceptions;
+    assert_eq!(exceptions, ["10.244.1.0/24"]);
+    host.call(Command::Del, "a", &namespace, conf("")).unwrap();
+    assert!(host.endpoints().is_empty());
+    let wrong = host.call(Command::Add, "b", &namespace, json!({"cniVersion": "1.0.0", "name": "pods", "type": "win-overlay"})).unwrap_err();
+    assert!(wrong.msg.contains("win-overlay needs Overlay"), "{wrong:?}");
 }

@@ -1,6 +1,7 @@
 //! Makes the HNS network of a Windows node and the host's own endpoint on it.
 
-use hcn::{EndpointState, Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeNetwork, Subnet};
+use hcn::document::{ModifyRequest, RemoteSubnetRoute, RequestType};
+use hcn::{EndpointState, Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, Subnet};
 use ipnet::IpNet;
 
 use crate::hns::{Desired, OWNER};
@@ -71,17 +72,22 @@ pub fn plan(existing: Option<&HostComputeNetwork>, desired: &Desired) -> Result<
     Ok(NetworkStep::Keep)
 }
 
-/// Makes the network and the host's endpoint what is desired. `before_change` runs before the first write: until all of
-/// it is done, no pod should be attached. True when something was written.
+/// Makes the network and the host's endpoint what is desired. `before_change` runs before the first write that takes the
+/// network from pods: until all of it is done, no pod should be attached. True when something was written.
 pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl FnOnce()) -> Result<bool, HnsError> {
     let name = &desired.network.name;
     let existing = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
     let step = plan(existing.as_ref(), desired)?;
     let network_id = existing.as_ref().map_or(desired.network_id, |network| network.id);
-    let host_endpoint = client.endpoint(&desired.endpoint_id).await.map_err(failed(format!("read endpoint {}", desired.endpoint.name)))?;
-    let endpoint_step = plan_endpoint(host_endpoint.as_ref(), network_id, desired);
-    if step == NetworkStep::Keep && endpoint_step == EndpointStep::Keep {
-        return Ok(false);
+    let endpoint_step = match &desired.endpoint {
+        None => EndpointStep::Keep,
+        Some(wanted) => {
+            let present = client.endpoint(&desired.endpoint_id).await.map_err(failed(format!("read endpoint {}", wanted.name)))?;
+            plan_endpoint(present.as_ref(), network_id, wanted)
+        }
+    };
+    if let (NetworkStep::Keep, EndpointStep::Keep, Some(existing)) = (&step, endpoint_step, &existing) {
+        return keep_remote_subnets(client, existing, desired).await;
     }
     before_change();
     if let NetworkStep::Recreate { why } = &step {
@@ -95,8 +101,49 @@ pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl F
     // A network takes its endpoints along.
     let gone = matches!(step, NetworkStep::Recreate { .. });
     let network_id = if step == NetworkStep::Keep { network_id } else { desired.network_id };
-    make_endpoint(client, network_id, desired, if gone { EndpointStep::Create } else { endpoint_step }).await?;
+    if let Some(endpoint) = &desired.endpoint {
+        make_endpoint(client, network_id, desired.endpoint_id, endpoint, if gone { EndpointStep::Create } else { endpoint_step }).await?;
+    }
     Ok(true)
+}
+
+/// The prefixes of other nodes that must be taken from the network, and those that must be put to it (pure). HNS honours a
+/// prefix only once, so a changed one is taken away first.
+fn plan_remote_subnets(existing: &HostComputeNetwork, desired: &Desired) -> (Vec<NetworkPolicy>, Vec<NetworkPolicy>) {
+    let remote = |network: &HostComputeNetwork| -> Vec<(RemoteSubnetRoute, NetworkPolicy)> {
+        network.policies.iter().filter_map(|policy| Some((policy.as_remote_subnet_route()?, policy.clone()))).collect()
+    };
+    let key = |route: &RemoteSubnetRoute| {
+        let mac = route.distributed_router_mac_address.to_ascii_uppercase().replace(':', "-");
+        (route.destination_prefix.clone(), route.provider_address.clone(), route.isolation_id, mac)
+    };
+    let (present, wanted) = (remote(existing), remote(&desired.network));
+    let lacks = |list: &[(RemoteSubnetRoute, NetworkPolicy)], route: &RemoteSubnetRoute| !list.iter().any(|(other, _)| key(other) == key(route));
+    let of = |list: &[(RemoteSubnetRoute, NetworkPolicy)], other: &[(RemoteSubnetRoute, NetworkPolicy)]| {
+        list.iter().filter(|(route, _)| lacks(other, route)).map(|(_, policy)| policy.clone()).collect()
+    };
+    (of(&present, &wanted), of(&wanted, &present))
+}
+
+/// Makes the network know the prefixes of other nodes. True when something was written.
+async fn keep_remote_subnets(client: &HcnClient, existing: &HostComputeNetwork, desired: &Desired) -> Result<bool, HnsError> {
+    let (stale, missing) = plan_remote_subnets(existing, desired);
+    let name = &existing.name;
+    for (request_type, policies, what) in [(RequestType::Remove, &stale, "take from"), (RequestType::Add, &missing, "put to")] {
+        if policies.is_empty() {
+            continue;
+        }
+        let prefixes: Vec<String> = policies
+            .iter()
+            .filter_map(NetworkPolicy::as_remote_subnet_route)
+            .map(|route| format!("{} at {}", route.destination_prefix, route.provider_address))
+            .collect();
+        let request = ModifyRequest::network_policies(request_type, policies);
+        let changed = client.modify_network(&existing.id, request).await;
+        changed.map_err(failed(format!("{what} HNS network {name:?} the remote subnets {}", prefixes.join(", "))))?;
+        tracing::info!(network = name, "{what} the HNS network: remote subnets {}", prefixes.join(", "));
+    }
+    Ok(!stale.is_empty() || !missing.is_empty())
 }
 
 /// What must happen to the host's endpoint.
@@ -108,28 +155,28 @@ enum EndpointStep {
     Recreate,
 }
 
-fn plan_endpoint(existing: Option<&HostComputeEndpoint>, network: Guid, desired: &Desired) -> EndpointStep {
+fn plan_endpoint(existing: Option<&HostComputeEndpoint>, network: Guid, desired: &HostComputeEndpoint) -> EndpointStep {
     let Some(existing) = existing else { return EndpointStep::Create };
-    if existing.host_compute_network != network || existing.ip() != desired.endpoint.ip() {
+    if existing.host_compute_network != network || existing.ip() != desired.ip() {
         return EndpointStep::Recreate;
     }
     let attached = matches!(existing.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING);
     if attached { EndpointStep::Keep } else { EndpointStep::Attach }
 }
 
-async fn make_endpoint(client: &HcnClient, network: Guid, desired: &Desired, step: EndpointStep) -> Result<(), HnsError> {
-    let name = &desired.endpoint.name;
+async fn make_endpoint(client: &HcnClient, network: Guid, id: Guid, desired: &HostComputeEndpoint, step: EndpointStep) -> Result<(), HnsError> {
+    let name = &desired.name;
     if step == EndpointStep::Keep {
         return Ok(());
     }
     if step == EndpointStep::Recreate {
-        client.delete_endpoint(&desired.endpoint_id).await.map_err(failed(format!("delete endpoint {name}")))?;
+        client.delete_endpoint(&id).await.map_err(failed(format!("delete endpoint {name}")))?;
     }
     if step != EndpointStep::Attach {
-        let created = client.create_endpoint(&network, desired.endpoint_id, &desired.endpoint).await;
+        let created = client.create_endpoint(&network, id, desired).await;
         created.map_err(failed(format!("create the host's endpoint {name}")))?;
     }
-    client.attach_endpoint_to_host(&desired.endpoint_id).await.map_err(failed(format!("attach endpoint {name} to the host")))
+    client.attach_endpoint_to_host(&id).await.map_err(failed(format!("attach endpoint {name} to the host")))
 }
 
 #[cfg(test)]
@@ -208,5 +255,41 @@ mod tests {
         let other_cluster = Desired::new("other", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
         assert!(matches!(ensure(&client, &other_cluster, || hidden += 1).await, Err(HnsError::Foreign { .. })));
         assert_eq!(hidden, 3, "what is refused changes nothing");
+    }
+
+    fn overlay(peers: &[(&str, &str, &str)]) -> Desired {
+        let route = |(prefix, host, mac): &(&str, &str, &str)| RemoteSubnetRoute {
+            destination_prefix: (*prefix).into(),
+            isolation_id: 4096,
+            provider_address: (*host).into(),
+            distributed_router_mac_address: (*mac).into(),
+            ..RemoteSubnetRoute::default()
+        };
+        Desired::overlay("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap(), 4096).with_remote_subnets(peers.iter().map(route))
+    }
+
+    fn never() {
+        panic!("pods keep their network");
+    }
+
+    #[tokio::test]
+    async fn remote_subnets_of_an_overlay_follow_without_touching_its_pods() {
+        let client = simulated();
+        let known = async || {
+            let network = client.network_by_name("mullion").await.unwrap().unwrap();
+            assert!(network.policies.iter().any(|policy| policy.as_dr_mac_address().is_some()), "HNS chose a MAC");
+            let routes = network.policies.iter().filter_map(NetworkPolicy::as_remote_subnet_route);
+            routes.map(|route| format!("{} {}", route.destination_prefix, route.provider_address)).collect::<Vec<_>>()
+        };
+        let two = [("192.168.2.0/24", "10.240.0.2", "00-15-5D-00-00-02"), ("192.168.3.0/24", "10.240.0.3", "00-15-5D-00-00-03")];
+        assert!(ensure(&client, &overlay(&two[..1]), || {}).await.unwrap());
+        assert!(!ensure(&client, &overlay(&two[..1]), never).await.unwrap(), "a second pass writes nothing");
+        assert!(ensure(&client, &overlay(&two), never).await.unwrap());
+        assert_eq!(known().await, ["192.168.2.0/24 10.240.0.2", "192.168.3.0/24 10.240.0.3"]);
+        let moved = [("192.168.2.0/24", "10.240.0.9", "00-15-5D-00-00-02"), two[1]];
+        assert!(ensure(&client, &overlay(&moved), never).await.unwrap());
+        assert_eq!(known().await, ["192.168.3.0/24 10.240.0.3", "192.168.2.0/24 10.240.0.9"]);
+        assert!(ensure(&client, &overlay(&[]), never).await.unwrap());
+        assert!(known().await.is_empty());
     }
 }

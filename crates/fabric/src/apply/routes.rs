@@ -2,22 +2,19 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 
 use host::{HostRoute, Routes};
 use ipnet::IpNet;
 use thiserror_ext::AsReport as _;
 
-use crate::mode::Hop;
+use crate::mode::{Hop, Through};
 
 /// One change of the routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Adds a route to a peer's pods.
-    Add {
-        /// The route, without an interface: the host finds it by the next hop.
-        route: HostRoute,
-        node: String,
-    },
+    Add { route: HostRoute, node: String },
     /// Points a route of ours to another next hop: the pod CIDR has moved.
     Replace {
         /// What is there.
@@ -59,7 +56,8 @@ impl fmt::Display for Plan {
 
 /// Compares what is desired with the routing table. Routes without our mark are never changed: one that already does
 /// what is desired is enough, one that contradicts it is reported.
-pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute]) -> Plan {
+/// `tunnel` is the number of this host's tunnel; without one, what is behind it waits.
+pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Option<u32>) -> Plan {
     let mut plan = Plan::default();
     let mut present: HashMap<IpNet, Vec<&HostRoute>> = HashMap::with_capacity(observed.len());
     for route in observed {
@@ -68,12 +66,21 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute]) -> Plan {
     for route in observed.iter().filter(|route| route.ours && !desired.contains_key(&route.dst)) {
         plan.steps.push(Step::Delete { route: route.clone() });
     }
-    for (dst, Hop { via, node }) in desired {
+    for (dst, Hop { via, through, node }) in desired {
         let (dst, via, node) = (*dst, *via, node.clone());
-        let route = HostRoute { dst, via: Some(via), oif: 0, metric: 0, ours: true };
+        let oif = match through {
+            Through::Network => link_to(via, observed),
+            Through::Tunnel => match tunnel {
+                Some(index) => index,
+                None => continue,
+            },
+        };
+        let on_link = *through == Through::Tunnel;
+        let route = HostRoute { dst, via: Some(via), oif, on_link, metric: 0, ours: true };
+        let right = |o: &&&HostRoute| o.via == Some(via) && (!on_link || o.oif == oif);
         let present = present.get(&dst).map(Vec::as_slice).unwrap_or_default();
-        if present.iter().any(|o| o.via == Some(via)) {
-            let stale = present.iter().filter(|o| o.ours && o.via != Some(via));
+        if present.iter().any(|o| right(&o)) {
+            let stale = present.iter().filter(|o| o.ours && !right(o));
             plan.steps.extend(stale.map(|o| Step::Delete { route: (*o).clone() }));
         } else if let Some(old) = present.iter().find(|o| o.ours) {
             plan.steps.push(Step::Replace { old: (*old).clone(), route, node });
@@ -90,14 +97,14 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute]) -> Plan {
 }
 
 /// Changes the routing table; returns what went wrong, and whether every step was taken.
-pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute]) -> (Vec<String>, bool) {
-    let Plan { steps, mut problems } = plan(desired, observed);
+pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Option<u32>) -> (Vec<String>, bool) {
+    let Plan { steps, mut problems } = plan(desired, observed, tunnel);
     let mut done = true;
     for step in steps {
         let applied = match &step {
-            Step::Add { route, .. } => table.add(&on_link(route, observed)),
+            Step::Add { route, .. } => table.add(route),
             // Never without a route: Linux replaces in one step, and then the old one is gone already.
-            Step::Replace { old, route, .. } => table.add(&on_link(route, observed)).and_then(|()| table.delete(old)),
+            Step::Replace { old, route, .. } => table.add(route).and_then(|()| table.delete(old)),
             Step::Delete { route } => table.delete(route),
         };
         match applied {
@@ -111,10 +118,10 @@ pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[Host
     (problems, done)
 }
 
-/// The route with the interface of the nodes' network, which Windows requires.
-fn on_link(route: &HostRoute, observed: &[HostRoute]) -> HostRoute {
-    let link = route.via.and_then(|via| observed.iter().filter(|o| o.via.is_none() && o.dst.contains(&via)).max_by_key(|o| o.dst.prefix_len()));
-    HostRoute { oif: link.map_or(0, |link| link.oif), ..route.clone() }
+/// The interface of the nodes' network, which Windows requires; 0 where none has the next hop.
+fn link_to(via: IpAddr, observed: &[HostRoute]) -> u32 {
+    let connected = observed.iter().filter(|o| o.via.is_none() && o.dst.contains(&via));
+    connected.max_by_key(|o| o.dst.prefix_len()).map_or(0, |link| link.oif)
 }
 
 #[cfg(test)]
@@ -122,15 +129,17 @@ mod tests {
     use super::*;
 
     fn hops(list: &[(&str, &str, &str)]) -> BTreeMap<IpNet, Hop> {
-        list.iter().map(|(dst, via, node)| (dst.parse().unwrap(), Hop { via: via.parse().unwrap(), node: (*node).to_owned() })).collect()
+        list.iter()
+            .map(|(dst, via, node)| (dst.parse().unwrap(), Hop { via: via.parse().unwrap(), through: Through::Network, node: (*node).to_owned() }))
+            .collect()
     }
 
     fn route(dst: &str, via: &str, ours: bool) -> HostRoute {
-        HostRoute { dst: dst.parse().unwrap(), via: via.parse().ok(), oif: 2, metric: 0, ours }
+        HostRoute { dst: dst.parse().unwrap(), via: via.parse().ok(), oif: 2, on_link: false, metric: 0, ours }
     }
 
     fn planned(desired: &[(&str, &str, &str)], observed: &[HostRoute]) -> String {
-        plan(&hops(desired), observed).to_string()
+        plan(&hops(desired), observed, None).to_string()
     }
 
     #[test]
@@ -172,6 +181,23 @@ mod tests {
         insta::assert_snapshot!(
             planned(&[("192.168.4.0/24", "10.240.0.16", "f")], &[route("192.168.4.0/24", "10.240.0.1", false)]),
             @"! node f: a route to 192.168.4.0/24 by 10.240.0.1 exists and is not ours; remove it so that pods of f are reached by 10.240.0.16"
+        );
+    }
+
+    #[test]
+    fn routes_through_a_tunnel_name_it() {
+        let tunnelled: BTreeMap<IpNet, Hop> =
+            hops(&[("192.168.1.0/24", "192.168.1.0", "b")]).into_iter().map(|(dst, hop)| (dst, Hop { through: Through::Tunnel, ..hop })).collect();
+        let planned = |observed: &[HostRoute], tunnel| plan(&tunnelled, observed, tunnel).steps;
+        assert!(planned(&[], None).is_empty(), "no tunnel, no route");
+        let right = HostRoute { oif: 9, on_link: true, ..route("192.168.1.0/24", "192.168.1.0", true) };
+        assert_eq!(planned(&[], Some(9)), [Step::Add { route: right.clone(), node: "b".into() }]);
+        assert!(planned(std::slice::from_ref(&right), Some(9)).is_empty());
+        let other = HostRoute { oif: 8, ..right.clone() };
+        assert_eq!(
+            planned(std::slice::from_ref(&other), Some(9)),
+            [Step::Replace { old: other, route: right, node: "b".into() }],
+            "the tunnel was made anew"
         );
     }
 }

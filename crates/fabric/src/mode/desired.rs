@@ -7,14 +7,52 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use crate::flannel::Mac;
 use crate::{conf, hns};
+
+/// What leads to a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// The nodes' network.
+    Network,
+    /// The tunnel of this host.
+    Tunnel,
+}
 
 /// The way to a node's pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub via: IpAddr,
+    pub through: Through,
     /// The node whose pods are there.
     pub node: String,
+}
+
+/// The VXLAN tunnel of a Linux host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    pub name: String,
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Source of the outer packets.
+    pub local: IpAddr,
+    /// Number of the link that they leave by.
+    pub device: u32,
+    /// Largest inner packet in bytes.
+    pub mtu: u32,
+    pub mac: Mac,
+    /// Its own address, which has no prefix.
+    pub address: Option<IpAddr>,
+}
+
+/// The tunnel of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vtep {
+    pub node: String,
+    pub mac: Mac,
+    /// Where outer packets go.
+    pub host: IpAddr,
 }
 
 /// Pods that leave the cluster with their node's address.
@@ -30,26 +68,46 @@ pub struct Masquerade {
 pub struct Desired {
     /// Routes in the main table, with our mark. Others with our mark go.
     pub routes: BTreeMap<IpNet, Hop>,
+    /// The tunnel of a Linux host.
+    pub tunnel: Option<Tunnel>,
+    /// The other nodes' tunnels by pod CIDR, which a Linux host's tunnel knows.
+    pub vteps: BTreeMap<IpNet, Vtep>,
     /// The HNS network of a Windows node, and the host's endpoint on it.
     pub hns: Option<hns::Desired>,
     /// Forwarding and translation on a Linux node.
     pub masquerade: Option<Masquerade>,
     /// The CNI configuration, written when the rest is done.
     pub cni: Option<Value>,
+    /// Annotations of this node's own Node.
+    pub annotations: BTreeMap<String, String>,
     /// Sentences for logs and status: which node, why, and the way out.
     pub problems: Vec<String>,
 }
 
 impl fmt::Display for Desired {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (dst, hop) in &self.routes {
-            writeln!(f, "route {dst} via {} ({})", hop.via, hop.node)?;
+        if let Some(Tunnel { name, vni, port, local, mtu, mac, address, .. }) = &self.tunnel {
+            let address = address.map(|address| format!(" address {address}")).unwrap_or_default();
+            writeln!(f, "tunnel {name} vni {vni} port {port} local {local} mtu {mtu} mac {mac}{address}")?;
+        }
+        for (cidr, Vtep { node, mac, host }) in &self.vteps {
+            writeln!(f, "vtep {cidr} mac {mac} at {host} ({node})")?;
+        }
+        for (dst, Hop { via, through, node }) in &self.routes {
+            let through = if *through == Through::Tunnel { " through the tunnel" } else { "" };
+            writeln!(f, "route {dst} via {via}{through} ({node})")?;
         }
         if let Some(hns) = &self.hns {
             let subnets: Vec<&str> = hns.network.subnets().map(|subnet| subnet.ip_address_prefix.as_str()).collect();
             writeln!(f, "hns-network {} {} {}", hns.network.name, hns.network.network_type, subnets.join(" "))?;
-            let address = hns.endpoint.ip().map(|ip| ip.to_string()).unwrap_or_default();
-            writeln!(f, "hns-endpoint {} {address} on the host", hns.endpoint.name)?;
+            for route in hns.network.policies.iter().filter_map(hcn::NetworkPolicy::as_remote_subnet_route) {
+                let (prefix, mac) = (route.destination_prefix, route.distributed_router_mac_address);
+                writeln!(f, "hns-remote-subnet {prefix} vni {} mac {mac} at {}", route.isolation_id, route.provider_address)?;
+            }
+            if let Some(endpoint) = &hns.endpoint {
+                let address = endpoint.ip().map(|ip| ip.to_string()).unwrap_or_default();
+                writeln!(f, "hns-endpoint {} {address} on the host", endpoint.name)?;
+            }
         }
         if let Some(Masquerade { pods, cluster }) = &self.masquerade {
             writeln!(f, "masquerade {pods} outside {cluster}")?;
@@ -59,6 +117,7 @@ impl fmt::Display for Desired {
             let types: Vec<&str> = plugins.iter().filter_map(|plugin| plugin["type"].as_str()).collect();
             writeln!(f, "cni {} {}", conf::FILE, types.join(" "))?;
         }
+        self.annotations.iter().try_for_each(|(name, value)| writeln!(f, "annotation {name}={value}"))?;
         self.problems.iter().try_for_each(|problem| writeln!(f, "! {problem}"))
     }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use host::HostRoute;
 
-use super::{Desired, Hop, Inputs, Role};
+use super::{Desired, Hop, Inputs, Role, Through};
 
 pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     inputs.plain_network(desired);
@@ -17,7 +17,7 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     for peer in inputs.peers(desired) {
         match way(inputs.routes, peer.address) {
             Way::Link => {
-                desired.routes.insert(peer.cidr, Hop { via: peer.address, node: peer.node.to_owned() });
+                desired.routes.insert(peer.cidr, Hop { via: peer.address, through: Through::Network, node: peer.node.to_owned() });
             }
             Way::Router(router) => desired.problems.push(format!(
                 "node {}: its address {} is behind router {router}, so host-gateway cannot reach its pods {}; put the nodes on one network, or use the mode l3",

@@ -1,10 +1,11 @@
 use super::*;
+use crate::flannel::Announcement;
 
 fn nodes(list: &[(&str, &[&str], &[&str])]) -> BTreeMap<String, NodeRow> {
     let row = |cidrs: &[&str], addresses: &[&str]| NodeRow {
         pod_cidrs: cidrs.iter().map(|text| text.parse().unwrap()).collect(),
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
-        windows: false,
+        ..NodeRow::default()
     };
     list.iter().map(|(name, cidrs, addresses)| ((*name).to_owned(), row(cidrs, addresses))).collect()
 }
@@ -39,16 +40,19 @@ fn pods(attachment: Attachment) -> Role {
 }
 
 fn route(dst: &str, via: &str) -> HostRoute {
-    HostRoute { dst: dst.parse().unwrap(), via: via.parse().ok(), oif: 2, metric: 0, ours: false }
+    HostRoute { dst: dst.parse().unwrap(), via: via.parse().ok(), oif: 2, on_link: false, metric: 0, ours: false }
 }
 
 fn host_routes() -> [HostRoute; 3] {
     [route("0.0.0.0/0", "10.240.0.1"), route("10.240.0.0/24", ""), route("fd00::/64", "")]
 }
 
+const HOST: Role = Role::Host { address: IpAddr::V4(std::net::Ipv4Addr::new(10, 240, 0, 2)) };
+const STATE: HostState = HostState { uplink: Some(Uplink { index: 2, mtu: 1500 }), dr_mac: Some(Mac([0, 0x15, 0x5d, 0, 0, 1])) };
+
 fn decided(mode: Mode, role: Role, nodes: &BTreeMap<String, NodeRow>) -> String {
     let settings = settings(mode, role);
-    desired(&Inputs { settings: &settings, nodes, routes: &host_routes() }).to_string()
+    desired(&Inputs { settings: &settings, nodes, routes: &host_routes(), state: &STATE }).to_string()
 }
 
 fn windows() -> Role {
@@ -61,11 +65,11 @@ fn linux() -> Role {
 
 #[test]
 fn table_names_every_mode() {
-    for mode in [Mode::HostGateway, Mode::L3] {
+    for mode in [Mode::HostGateway, Mode::L3, Mode::Vxlan] {
         assert_eq!(mode.name().parse(), Ok(mode));
     }
-    assert_eq!(MODES.len(), 2, "name the new mode above");
-    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3");
+    assert_eq!(MODES.len(), 3, "name the new mode above");
+    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3, vxlan");
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn host_gateway_routes_both_families_on_every_host_but_the_router() {
     cni 10-mullion.conflist bridge portmap
     ");
     assert_eq!(decided(Mode::HostGateway, Role::Router, &three()), "");
-    let host = decided(Mode::HostGateway, Role::Host, &three());
+    let host = decided(Mode::HostGateway, HOST, &three());
     assert!(host.lines().count() == 3 && host.lines().all(|line| line.starts_with("route")), "{host}");
 }
 
@@ -99,7 +103,7 @@ fn l3_routes_on_the_router_alone() {
     ");
     let settings = Settings { node_name: "gw".into(), ..settings(Mode::L3, Role::Router) };
     let nodes = three();
-    let router = desired(&Inputs { settings: &settings, nodes: &nodes, routes: &[] });
+    let router = desired(&Inputs { settings: &settings, nodes: &nodes, routes: &[], state: &STATE });
     insta::assert_snapshot!(router.to_string(), @r"
     route 192.168.0.0/24 via 10.240.0.11 (a)
     route 192.168.1.0/24 via 10.240.0.12 (b)
@@ -107,7 +111,7 @@ fn l3_routes_on_the_router_alone() {
     route fd00:10::/64 via fd00::11 (a)
     route fd00:11::/64 via fd00::12 (b)
     ");
-    assert_eq!(decided(Mode::L3, Role::Host, &nodes), "");
+    assert_eq!(decided(Mode::L3, HOST, &nodes), "");
 }
 
 #[test]
@@ -121,7 +125,7 @@ fn contradictions_are_reported_and_the_rest_goes_on() {
         ("far", &["192.168.5.0/24"], &["10.9.0.5"]),
         ("v6", &["fd00:7::/64"], &["2001:db8::7"]),
     ]);
-    insta::assert_snapshot!(decided(Mode::HostGateway, Role::Host, &nodes), @r"
+    insta::assert_snapshot!(decided(Mode::HostGateway, HOST, &nodes), @r"
     route 192.168.1.0/24 via 10.240.0.12 (b)
     ! node c: pod CIDR 192.168.1.128/25 overlaps 192.168.1.0/24 of node b; it gets no route until one of the two nodes is registered anew
     ! node d: pod CIDR 192.168.0.0/23 overlaps 192.168.0.0/24 of node a; it gets no route until one of the two nodes is registered anew
@@ -129,4 +133,44 @@ fn contradictions_are_reported_and_the_rest_goes_on() {
     ! node far: its address 10.9.0.5 is behind router 10.240.0.1, so host-gateway cannot reach its pods 192.168.5.0/24; put the nodes on one network, or use the mode l3
     ! node v6: no route leads to its address 2001:db8::7, so its pods fd00:7::/64 are not reached; give this host an address on the nodes' network
     ");
+}
+
+/// Node `a` as it is at first, and others in every state.
+fn tunnelled() -> BTreeMap<String, NodeRow> {
+    let mut nodes = nodes(&[
+        ("a", &["192.168.0.0/24"], &["10.240.0.11"]),
+        ("b", &["192.168.1.0/24"], &["10.240.0.12"]),
+        ("c", &["192.168.2.0/24"], &["10.240.0.13"]),
+        ("cloned", &["192.168.3.0/24"], &["10.240.0.14"]),
+        ("hostgw", &["192.168.4.0/24"], &["10.240.0.15"]),
+        ("low", &["192.168.5.0/24"], &["10.240.0.16"]),
+        ("silent", &["192.168.6.0/24"], &["10.240.0.17"]),
+        ("starts", &["192.168.7.0/24"], &["10.240.0.18"]),
+        ("wrong", &["192.168.8.0/24"], &["10.240.0.19"]),
+        ("v6", &["fd00:7::/64"], &["fd00::7"]),
+    ]);
+    let mac = |last| Some(Mac([0x02, 0, 0, 0, 0, last]));
+    let vxlan = |vni, mac, public_ip: &str| Announcement::Vxlan { vni, mac, public_ip: public_ip.parse().ok() };
+    for (name, announcement) in [
+        ("b", vxlan(4096, mac(0x0b), "")),
+        ("c", vxlan(4096, mac(0x0c), "192.0.2.13")),
+        ("cloned", vxlan(4096, mac(0x0b), "")),
+        ("hostgw", Announcement::Other("host-gw".into())),
+        ("low", vxlan(1, mac(0x01), "")),
+        ("starts", vxlan(4096, None, "")),
+        ("wrong", Announcement::Bad("annotation x is no y".into())),
+    ] {
+        nodes.get_mut(name).unwrap().announcement = announcement;
+    }
+    nodes
+}
+
+#[test]
+fn vxlan_reaches_nodes_that_announce_the_same_segment() {
+    insta::assert_snapshot!("vxlan_linux", decided(Mode::Vxlan, linux(), &tunnelled()));
+    insta::assert_snapshot!("vxlan_windows", decided(Mode::Vxlan, windows(), &tunnelled()));
+    let host = decided(Mode::Vxlan, HOST, &tunnelled());
+    assert!(host.contains("tunnel flannel.4096 vni 4096 port 4789 local 10.240.0.2 mtu 1450") && !host.contains("annotation flannel"), "{host}");
+    assert_eq!(host.matches("through the tunnel").count(), 2, "{host}");
+    assert_eq!(decided(Mode::Vxlan, Role::Router, &tunnelled()), "");
 }

@@ -9,6 +9,7 @@ fn nodes(list: &[(&str, bool, &[&str], &[&str])]) -> BTreeMap<String, NodeRow> {
         pod_cidrs: cidrs.iter().map(|text| text.parse().unwrap()).collect(),
         addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
         windows,
+        ..NodeRow::default()
     };
     list.iter().map(|(name, windows, cidrs, addresses)| ((*name).to_owned(), row(*windows, cidrs, addresses))).collect()
 }

@@ -87,6 +87,7 @@ fn config(api: &ScriptedApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &
         full_pass: Duration::from_secs(3600),
         changes: None,
         status: None,
+        facts: None,
     }
 }
 
@@ -145,7 +146,7 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     let hcn = HcnClient::new(simulator.session());
     let api = nodes();
     let dir = tempfile::tempdir().unwrap();
-    let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, metric: 0, ours: false };
+    let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, on_link: false, metric: 0, ours: false };
     let routes = Arc::new(MemoryRoutes(Mutex::new(vec![lan])));
     let (status, mut seen) = watch::channel(Status::default());
     let config = Config { full_pass: Duration::from_millis(100), status: Some(status), ..config(&api, &routes, &hcn, dir.path()) };

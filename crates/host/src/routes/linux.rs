@@ -39,6 +39,7 @@ fn to_netlink(route: &HostRoute) -> Route {
     let mut out = Route::new(route.dst);
     out.via = route.via;
     out.oif = (route.oif != 0).then_some(route.oif);
+    out.onlink = route.on_link;
     out.metric = route.metric;
     out.protocol = OUR_PROTOCOL;
     out
@@ -48,7 +49,15 @@ impl Routes for LinuxRoutes {
     fn list(&self) -> Result<Vec<HostRoute>, RoutesError> {
         let all = self.netlink.routes().map_err(io::Error::from).map_err(failed("list routes", None))?;
         let main = all.into_iter().filter(|r| r.table == MAIN && r.kind == RouteKind::Unicast);
-        Ok(main.map(|r| HostRoute { dst: r.dst, via: r.via, oif: r.oif.unwrap_or(0), metric: r.metric, ours: r.protocol == OUR_PROTOCOL }).collect())
+        let row = |r: Route| HostRoute {
+            dst: r.dst,
+            via: r.via,
+            oif: r.oif.unwrap_or(0),
+            on_link: r.onlink,
+            metric: r.metric,
+            ours: r.protocol == OUR_PROTOCOL,
+        };
+        Ok(main.map(row).collect())
     }
 
     fn add(&self, route: &HostRoute) -> Result<(), RoutesError> {
@@ -79,7 +88,7 @@ mod tests {
             let routes = LinuxRoutes::open().unwrap();
             let lo = routes.interface("lo").unwrap().unwrap();
             assert_eq!(routes.interface("nope").unwrap(), None);
-            let route = |dst: &str, ours| HostRoute { dst: dst.parse().unwrap(), via: None, oif: lo, metric: 0, ours };
+            let route = |dst: &str, ours| HostRoute { dst: dst.parse().unwrap(), via: None, oif: lo, on_link: false, metric: 0, ours };
             let foreign = Route::new("10.9.0.0/16".parse().unwrap()).oif(lo);
             routes.netlink.add_route(&foreign).unwrap();
             let own = route("10.1.0.0/24", true);

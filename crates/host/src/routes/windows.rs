@@ -126,6 +126,7 @@ fn route_of(row: &MIB_IPFORWARD_ROW2) -> Option<HostRoute> {
         dst: IpNet::new(dst, row.DestinationPrefix.PrefixLength).ok()?,
         via: address_out(&row.NextHop).filter(|a| !a.is_unspecified()),
         oif: row.InterfaceIndex,
+        on_link: false,
         metric: row.Metric,
         ours: row.Protocol == MIB_IPPROTO_NETMGMT && row.Metric == OUR_METRIC,
     })

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::wire::{self, Writer};
-use super::{ACK, CREATE, Result, Rtnl, ip_bytes};
+use super::{ACK, CREATE, Result, Rtnl, ip_bytes, read_ip};
 use crate::ns::NetNs;
 
 const IFLA_LINKINFO: u16 = libc::IFLA_LINKINFO;
@@ -85,6 +85,16 @@ pub struct BridgePort {
     pub blocked: Option<bool>,
 }
 
+/// `IFLA_VXLAN_*`, linux/if_link.h.
+mod vxlan_attr {
+    pub const ID: u16 = 1;
+    pub const LINK: u16 = 3;
+    pub const LOCAL: u16 = 4;
+    pub const LEARNING: u16 = 7;
+    pub const PORT: u16 = 15;
+    pub const LOCAL6: u16 = 17;
+}
+
 /// `struct ifinfomsg`.
 fn header(family: u8, index: u32, flags: u32, change: u32) -> [u8; 16] {
     let mut h = [0; 16];
@@ -120,6 +130,23 @@ fn read(payload: &[u8]) -> Option<Link> {
         }
     }
     Some(link)
+}
+
+fn read_vxlan(payload: &[u8]) -> Option<Vxlan> {
+    use vxlan_attr::*;
+    let info = wire::attr(payload.get(16..)?, IFLA_LINKINFO)?;
+    if wire::text(wire::attr(info, INFO_KIND)?) != "vxlan" {
+        return None;
+    }
+    let data = wire::attr(info, INFO_DATA)?;
+    let number = |kind| wire::attr(data, kind).and_then(|value| wire::u32_at(value, 0));
+    Some(Vxlan {
+        vni: number(ID)?,
+        local: wire::attr(data, LOCAL).or_else(|| wire::attr(data, LOCAL6)).and_then(read_ip),
+        device: number(LINK).filter(|index| *index != 0),
+        port: u16::from_be_bytes(wire::attr(data, PORT)?.try_into().ok()?),
+        learning: wire::attr(data, LEARNING).is_some_and(|value| value.first().is_some_and(|on| *on != 0)),
+    })
 }
 
 /// `struct rtnl_link_stats64`.
@@ -174,12 +201,7 @@ impl Rtnl {
     /// A VXLAN device, down.
     pub fn add_vxlan(&self, name: &str, vxlan: &Vxlan) -> Result<()> {
         self.add(name, "vxlan", |w| {
-            const ID: u16 = 1;
-            const LINK: u16 = 3;
-            const LOCAL: u16 = 4;
-            const LEARNING: u16 = 7;
-            const PORT: u16 = 15;
-            const LOCAL6: u16 = 17;
+            use vxlan_attr::*;
             w.attr_u32(ID, vxlan.vni);
             if let Some(device) = vxlan.device {
                 w.attr_u32(LINK, device);
@@ -190,6 +212,16 @@ impl Rtnl {
             w.attr_u8(LEARNING, u8::from(vxlan.learning));
             w.attr(PORT, &vxlan.port.to_be_bytes());
         })
+    }
+
+    /// The parameters of a VXLAN device; none where there is no link of that name, or one of another kind.
+    pub fn vxlan(&self, name: &str) -> Result<Option<Vxlan>> {
+        let body = |w: &mut Writer| w.attr_str(libc::IFLA_IFNAME, name);
+        match self.request(&format!("read vxlan {name}"), libc::RTM_GETLINK, ACK, &header(0, 0, 0, 0), body) {
+            Ok(replies) => Ok(replies.iter().find_map(|reply| read_vxlan(reply))),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     fn add(&self, name: &str, kind: &str, data: impl FnOnce(&mut Writer)) -> Result<()> {

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use fabric::mode::{self, Inputs};
+use fabric::mode::{self, HostState, Inputs};
 use fabric::render::{Format, Line, render};
 use fabric::{NodeRow, Role, Settings};
 use k8s_openapi::api::core::v1::Node;
@@ -100,8 +100,9 @@ async fn router(args: RouterArgs) -> Result<()> {
     let table = super::node::routes()?;
     if args.dry_run {
         let (nodes, observed) = (list(&client).await?, table.list()?);
-        let desired = mode::desired(&Inputs { settings: &settings, nodes: &nodes, routes: &observed });
-        let mut plan = fabric::apply::routes::plan(&desired.routes, &observed);
+        let state = HostState::default();
+        let desired = mode::desired(&Inputs { settings: &settings, nodes: &nodes, routes: &observed, state: &state });
+        let mut plan = fabric::apply::routes::plan(&desired.routes, &observed, None);
         plan.problems.splice(0..0, desired.problems);
         print!("{plan}");
         return Ok(());
@@ -115,6 +116,7 @@ async fn router(args: RouterArgs) -> Result<()> {
         full_pass: super::node::FULL_PASS,
         changes: None,
         status: None,
+        facts: None,
     };
     fabric::run(config, crate::end_requested()).await;
     Ok(())

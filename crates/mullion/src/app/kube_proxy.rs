@@ -260,7 +260,7 @@ fn hcn(options: &Options) -> Result<HcnClient> {
 
 /// The MAC of the adapter that has an address, in the form of HNS.
 #[cfg(target_os = "linux")]
-fn mac_of(ip: IpAddr) -> Option<String> {
+pub fn mac_of(ip: IpAddr) -> Option<String> {
     let netlink = linux_sys::netlink::Rtnl::open().ok()?;
     let has = |index| netlink.addrs(index).is_ok_and(|nets| nets.iter().any(|net| net.addr() == ip));
     let link = netlink.links().ok()?.into_iter().find(|link| has(link.index))?;
@@ -269,7 +269,7 @@ fn mac_of(ip: IpAddr) -> Option<String> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn mac_of(_: IpAddr) -> Option<String> {
+pub fn mac_of(_: IpAddr) -> Option<String> {
     None
 }
 

@@ -99,17 +99,27 @@ async fn run_fabric_and_proxy(
         () = shutdown.cancelled() => return Ok(()),
     };
     tracing::info!(node = node.node_name, cluster = cluster_uid, "the API server answers");
+    let (facts, mut known) = watch::channel(None);
     let fabric = async {
         if !node.without.contains(&Part::Fabric) {
             let fabric = fabric_config(config, client.clone(), &cluster_uid, hcn.clone())?;
-            let fabric = fabric::Config { api: api.clone(), changes: watch.map(Watch::listen), ..fabric };
+            let fabric = fabric::Config { api: api.clone(), changes: watch.map(Watch::listen), facts: Some(facts.clone()), ..fabric };
             fabric::run(fabric, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
     };
     let proxy = async {
         if !node.without.contains(&Part::Proxy) {
-            let proxy = serve_proxy_status(config, client.clone(), &cluster_uid, hcn.clone()).await?;
+            // Load balancers of an overlay need an address that follows from the node's pod CIDR.
+            let facts = if waits_for_facts(config)? {
+                tokio::select! {
+                    facts = known.wait_for(Option::is_some) => facts.map(|facts| facts.clone()).unwrap_or_default(),
+                    () = shutdown.cancelled() => return Ok(()),
+                }
+            } else {
+                None
+            };
+            let proxy = serve_proxy_status(config, client.clone(), &cluster_uid, hcn.clone(), facts).await?;
             service_proxy::run(service_proxy::Config { api: api.clone(), ..proxy }, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -174,6 +184,7 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         full_pass: FULL_PASS,
         changes: None,
         status: None,
+        facts: None,
     })
 }
 
@@ -182,16 +193,34 @@ fn mode(name: &str) -> Result<fabric::Mode> {
     if name.is_empty() { Ok(fabric::Mode::default()) } else { name.parse().context("the member network of NodeConfiguration") }
 }
 
+/// Whether the proxy can start only when the pod network exists.
+fn waits_for_facts(config: &Complete) -> Result<bool> {
+    let node = &config.config.node;
+    let given = config.config.kube_proxy.winkernel.source_vip.is_some();
+    Ok(node.os.is_windows() && !given && !node.without.contains(&Part::Fabric) && mode(&node.network)? == fabric::Mode::Vxlan)
+}
+
 /// Serves the proxy's status, and returns its configuration.
-async fn serve_proxy_status(config: &Complete, client: kube::Client, cluster_uid: &str, hcn: Option<HcnClient>) -> Result<service_proxy::Config> {
-    let proxy = &config.config.kube_proxy;
-    let mode = Mode::of(proxy, hcn.is_some())?;
-    let proxy = options::in_effect(proxy.clone(), mode, None);
+async fn serve_proxy_status(
+    config: &Complete,
+    client: kube::Client,
+    cluster_uid: &str,
+    hcn: Option<HcnClient>,
+    facts: Option<fabric::NetworkFacts>,
+) -> Result<service_proxy::Config> {
+    let mut proxy = config.config.kube_proxy.clone();
+    // An overlay's endpoints carry the MAC of the node's adapter.
+    let mac = facts.as_ref().and_then(|_| super::kube_proxy::mac_of(config.node_ip));
+    if let Some(facts) = facts {
+        proxy.winkernel.source_vip = facts.source_vip;
+    }
+    let mode = Mode::of(&proxy, hcn.is_some())?;
+    let proxy = options::in_effect(proxy, mode, None);
     options::warn_of_gaps(&proxy, mode, false);
     let status = watch::Sender::new(service_proxy::Status::default());
     let server = StatusServer::new(proxy.clone(), mode, status.subscribe());
     server.serve().await?;
-    let host = options::Host { ips: &[config.node_ip], hcn, masquerade_leaving: true, ..options::Host::default() };
+    let host = options::Host { ips: &[config.node_ip], hcn, mac, masquerade_leaving: true, ..options::Host::default() };
     let backend = options::backend(&proxy, mode, host)?;
     Ok(service_proxy::Config {
         full_pass: proxy.sync_period.0.max(Duration::from_secs(1)),

@@ -19,3 +19,22 @@ pub fn router_has_the_routes(cluster: &Cluster) {
         assert!(!log.contains("route + "), "{name} sends all to the router: {log}");
     }
 }
+
+/// Every node has flannel's annotations, each with a MAC of its own, and no route to others' pods by their addresses.
+pub fn nodes_announce_their_tunnels(cluster: &Cluster) {
+    let nodes = cluster.json(&["nodes"]);
+    let mut seen = Vec::new();
+    for node in nodes["items"].as_array().expect("nodes") {
+        let name = node["metadata"]["name"].as_str().expect("a name");
+        let data = until("the node's announcement", PATIENCE, || {
+            let node = cluster.json(&["node", name]);
+            let annotation = |key: &str| node["metadata"]["annotations"][format!("flannel.alpha.coreos.com/{key}")].as_str().map(str::to_owned);
+            match (annotation("backend-type").as_deref(), annotation("backend-data")) {
+                (Some("vxlan"), Some(data)) => Ok(data),
+                other => Err(format!("{other:?}")),
+            }
+        });
+        assert!(data.starts_with("{\"VNI\":4096,\"VtepMAC\":\"") && !seen.contains(&data), "{name}: {data}");
+        seen.push(data);
+    }
+}

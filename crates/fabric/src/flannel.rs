@@ -1,0 +1,197 @@
+//! What nodes announce about themselves in annotations, as flannel writes and reads them.
+//!
+//! Source: flannel's `pkg/subnet/kube` and `pkg/backend/vxlan`. flannel reads its own MAC out of `backend-data` by splitting the
+//! text, so keys, order and the absence of blanks are part of the format.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use serde_json::Value;
+
+const PREFIX: &str = "flannel.alpha.coreos.com/";
+/// The longest annotation that is read.
+const LONGEST: usize = 1024;
+/// Numbers of VXLAN segments have 24 bits.
+const LAST_VNI: u64 = (1 << 24) - 1;
+
+/// A hardware address of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// `AA-BB-CC-DD-EE-FF`, as HNS writes it.
+    pub fn dashed(self) -> String {
+        self.0.map(|byte| format!("{byte:02X}")).join("-")
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
+    }
+}
+
+/// A text that is no hardware address of one host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no MAC address of a host")]
+pub struct NoMac(String);
+
+impl FromStr for Mac {
+    type Err = NoMac;
+
+    /// Six bytes in hexadecimal with colons or dashes between them; not zero, and no group address.
+    fn from_str(text: &str) -> Result<Self, NoMac> {
+        let refuse = || NoMac(text.chars().take(40).collect());
+        let mut mac = [0; 6];
+        let mut parts = text.split([':', '-']);
+        for byte in &mut mac {
+            let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit())).ok_or_else(refuse)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| refuse())?;
+        }
+        if parts.next().is_some() || mac == [0; 6] || mac[0] & 1 != 0 {
+            return Err(refuse());
+        }
+        Ok(Self(mac))
+    }
+}
+
+/// What a node announces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Announcement {
+    /// Nothing yet.
+    #[default]
+    None,
+    Vxlan {
+        vni: u32,
+        /// The MAC of its tunnel; a Windows node has none before its network exists.
+        mac: Option<Mac>,
+        /// Where its tunnel is; absent means the node's own address.
+        public_ip: Option<IpAddr>,
+    },
+    /// Another backend of flannel.
+    Other(String),
+    /// What cannot be read, with the reason.
+    Bad(String),
+}
+
+impl Announcement {
+    /// Reads the annotations of a Node.
+    pub fn read(annotations: &BTreeMap<String, String>) -> Self {
+        let get = |name: &str| annotations.get(&format!("{PREFIX}{name}")).map(String::as_str).filter(|text| !text.is_empty());
+        match get("backend-type") {
+            None => Self::None,
+            Some("vxlan") => match vxlan(get("backend-data").unwrap_or_default(), get("public-ip")) {
+                Ok(announcement) => announcement,
+                Err(reason) => Self::Bad(reason),
+            },
+            Some(other) => Self::Other(other.chars().take(40).collect()),
+        }
+    }
+}
+
+fn vxlan(data: &str, public_ip: Option<&str>) -> Result<Announcement, String> {
+    if data.len() > LONGEST {
+        return Err(format!("annotation {PREFIX}backend-data is longer than {LONGEST} bytes"));
+    }
+    let not_read = || format!("annotation {PREFIX}backend-data has no VNI and VtepMAC of a vxlan");
+    let data: Value = serde_json::from_str(data).map_err(|_| not_read())?;
+    let vni = data["VNI"].as_u64().filter(|vni| (1..=LAST_VNI).contains(vni)).ok_or_else(not_read)?;
+    let mac = match data["VtepMAC"].as_str() {
+        None => return Err(not_read()),
+        Some("") => None,
+        Some(text) => Some(text.parse().map_err(|error: NoMac| format!("annotation {PREFIX}backend-data: {error}"))?),
+    };
+    let host = |text: &str| {
+        let ip: IpAddr = text.parse().ok()?;
+        let is_host = !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) && ip != IpAddr::from([255; 4]);
+        is_host.then_some(ip)
+    };
+    let public_ip = match public_ip {
+        None => None,
+        Some(text) => Some(host(text).ok_or_else(|| format!("annotation {PREFIX}public-ip is no address of a host"))?),
+    };
+    Ok(Announcement::Vxlan { vni: vni as u32, mac, public_ip })
+}
+
+/// The annotations of a node with a vxlan tunnel.
+pub fn announce_vxlan(vni: u32, mac: Mac, public_ip: IpAddr) -> BTreeMap<String, String> {
+    let annotations = [
+        ("kube-subnet-manager", "true".to_owned()),
+        ("backend-type", "vxlan".to_owned()),
+        ("backend-data", format!("{{\"VNI\":{vni},\"VtepMAC\":\"{mac}\"}}")),
+        ("public-ip", public_ip.to_string()),
+    ];
+    annotations.into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(backend: &str, data: &str, public_ip: &str) -> Announcement {
+        let all = [("backend-type", backend), ("backend-data", data), ("public-ip", public_ip)];
+        Announcement::read(&all.into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value.to_owned())).collect())
+    }
+
+    #[test]
+    fn what_is_written_is_flannels_text_and_is_read_back() {
+        let mac: Mac = "0e:2a:0a:f4:01:05".parse().unwrap();
+        let written = announce_vxlan(4096, mac, "192.0.2.1".parse().unwrap());
+        let lines: Vec<String> = written.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"flannel.alpha.coreos.com/backend-data={"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:05"}"#,
+                "flannel.alpha.coreos.com/backend-type=vxlan",
+                "flannel.alpha.coreos.com/kube-subnet-manager=true",
+                "flannel.alpha.coreos.com/public-ip=192.0.2.1",
+            ]
+        );
+        assert_eq!(Announcement::read(&written), Announcement::Vxlan { vni: 4096, mac: Some(mac), public_ip: "192.0.2.1".parse().ok() });
+        assert_eq!(mac.dashed(), "0E-2A-0A-F4-01-05");
+    }
+
+    #[test]
+    fn states_of_other_nodes_are_told_apart() {
+        assert_eq!(Announcement::read(&BTreeMap::new()), Announcement::None);
+        assert_eq!(read("host-gw", "null", "192.0.2.1"), Announcement::Other("host-gw".into()));
+        let empty = r#"{"VNI":4096,"VtepMAC":""}"#;
+        assert_eq!(read("vxlan", empty, ""), Announcement::Vxlan { vni: 4096, mac: None, public_ip: None });
+    }
+
+    #[test]
+    fn hostile_announcements_are_bad() {
+        let good = r#"{"VNI":4096,"VtepMAC":"0e:2a:0a:f4:01:05"}"#;
+        assert!(matches!(read("vxlan", good, "10.0.0.1"), Announcement::Vxlan { .. }));
+        let long = format!("{}{good}", " ".repeat(LONGEST));
+        for data in
+            ["", "null", "[]", r#"{"VNI":0,"VtepMAC":""}"#, r#"{"VNI":16777216,"VtepMAC":""}"#, r#"{"VNI":1}"#, r#"{"VNI":"1","VtepMAC":""}"#, &long]
+        {
+            assert!(matches!(read("vxlan", data, ""), Announcement::Bad(_)), "{data}");
+        }
+        for mac in ["ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00", "01:00:5e:00:00:01", "0e:2a", "0e:2a:0a:f4:01:05:06", "+e:2a:0a:f4:01:05", "é:2a"] {
+            assert!(matches!(read("vxlan", &format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#), ""), Announcement::Bad(_)), "{mac}");
+        }
+        for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "node"] {
+            assert!(matches!(read("vxlan", good, ip), Announcement::Bad(_)), "{ip}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_annotation_is_read_without_harm(backend in ".{0,12}", data in ".{0,60}", ip in ".{0,20}", vni: u64, mac: [u8; 6]) {
+            read(&backend, &data, &ip);
+            let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+            if let Announcement::Vxlan { vni, mac: Some(mac), .. } = read("vxlan", &format!(r#"{{"VtepMAC":"{mac}","VNI":{vni}}}"#), "") {
+                assert!((1..1 << 24).contains(&vni) && mac.0[0] & 1 == 0 && mac.0 != [0; 6]);
+            }
+            for text in [&backend, &data, &ip] {
+                if let Ok(mac) = text.parse::<Mac>() {
+                    assert_eq!(mac.to_string().parse(), Ok(mac));
+                }
+            }
+        }
+    }
+}
