@@ -16,7 +16,7 @@ mod reflect;
 mod retry;
 mod server;
 
-pub use client::{client_from_kubeconfig, install_crypto_provider};
+pub use client::{client_from_kubeconfig, install_crypto_provider, with_user_agent};
 pub use events::{EventRecorder, EventType};
 pub use feed::{Feed, Keeper};
 pub use informer::{Change, Informer, Key, Selection};

@@ -88,6 +88,7 @@ struct Ground {
 }
 
 async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
+    config.client = cluster::with_user_agent(config.client, "kubelet", &config.version, config.os.name(), &config.facts.architecture);
     if let Some(listener) = config.healthz.take() {
         tasks.spawn(server::serve_healthz(listener));
     }

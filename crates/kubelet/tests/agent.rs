@@ -56,6 +56,8 @@ async fn the_node_is_ready_as_soon_as_its_network_is() {
     assert_eq!(node["metadata"]["labels"]["beta.kubernetes.io/os"], "windows");
     assert_eq!(node["status"]["nodeInfo"]["containerRuntimeVersion"], "fake://1.0");
     assert_eq!(node["status"]["capacity"]["cpu"], "4");
+    let managers = node["metadata"]["managedFields"].as_array().unwrap().iter().map(|m| m["manager"].as_str().unwrap()).collect::<Vec<_>>();
+    assert!(managers.iter().all(|m| *m == "kubelet"), "{managers:?}");
     world.eventually("NodeReady event", async || world.events().await.iter().any(|e| e.starts_with("NodeReady:"))).await;
 }
 

@@ -14,7 +14,7 @@ use kube_rules::Quantity;
 
 use super::plan::{Ending, Waiting};
 use super::resize::{Amounts, Work};
-use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, containers, is_host_network, restart};
+use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, Why, containers, is_host_network, restart};
 
 /// The conditions that belong to the node agent; others are left alone.
 pub(crate) const OWN_CONDITIONS: [&str; 7] =
@@ -139,6 +139,12 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
             status.state =
                 Some(ContainerState { running: Some(ContainerStateRunning { started_at: newest.started_at.map(seconds) }), ..Default::default() });
         }
+        State::Exited if restarts_in_place(i, newest, waiting, ending) => {
+            status.started = Some(true);
+            status.ready = c.readiness_probe.is_none() && old.is_some_and(|o| o.ready);
+            status.state =
+                Some(ContainerState { running: Some(ContainerStateRunning { started_at: newest.started_at.map(seconds) }), ..Default::default() });
+        }
         State::Exited => {
             status.started = Some(false);
             status.ready = kind == Kind::Init && newest.exit_code == 0;
@@ -159,6 +165,25 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         }
     }
     status
+}
+
+/// Whether a run that the agent has stopped is followed at once by the next one. Upstream stops a container and starts the next one within
+/// one sync of the pod (kuberuntime_manager.go, SyncPod), and writes a status before and after it: a pod without a readiness probe stays
+/// Ready while its container gets another image, other resources, or a new life after a failed probe. What is waited for ends that.
+fn restarts_in_place(i: &Input<'_>, run: &Container, waiting: &[Waiting], ending: Ending) -> bool {
+    let stopped = i.memory.stops.get(&run.id).map(|stop| stop.why);
+    let restarts = matches!(stopped, Some(Why::Changed | Why::Resized | Why::Unhealthy | Why::StartupFailed | Why::PostStartFailed));
+    let known = old_status(i, &run.name).is_some_and(|old| {
+        let running = old.state.as_ref().is_some_and(|s| s.running.is_some());
+        running && old.started == Some(true) && old.container_id.as_deref() == Some(id(i, run).as_str())
+    });
+    let follows = || {
+        let spec = i.pod.spec.as_ref()?;
+        let (kind, c) = containers(spec).find(|(_, c)| c.name == run.name)?;
+        Some(restart::follows(i, spec, kind, c, run))
+    };
+    let held = waiting.iter().any(|w| w.name == run.name);
+    ending == Ending::No && restarts && known && !held && connected(i, run) && follows() == Some(true)
 }
 
 /// The resources that a container has: what is allocated, and while it runs what the runtime enforces. A memory request is known to
@@ -405,14 +430,12 @@ fn initialized(phase: &str, all: &[(Kind, ContainerStatus)]) -> Verdict {
 
 /// The pod's readiness gates.
 fn gates(spec: &PodSpec, status: &PodStatus) -> Verdict {
-    let holds = |gate: &str| status.conditions.iter().flatten().any(|c| c.type_ == gate && c.status == "True");
-    let open: Vec<String> = spec
-        .readiness_gates
-        .iter()
-        .flatten()
-        .filter(|g| !holds(&g.condition_type))
-        .map(|g| format!("corresponding condition of pod readiness gate \"{}\" does not exist.", g.condition_type))
-        .collect();
+    let open = |gate: &str| match status.conditions.iter().flatten().find(|c| c.type_ == gate) {
+        Some(c) if c.status == "True" => None,
+        Some(c) => Some(format!("the status of pod readiness gate {gate:?} is not \"True\", but {}", c.status)),
+        None => Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist.")),
+    };
+    let open: Vec<String> = spec.readiness_gates.iter().flatten().filter_map(|g| open(&g.condition_type)).collect();
     if open.is_empty() {
         return Verdict::yes();
     }

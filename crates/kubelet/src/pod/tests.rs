@@ -385,8 +385,12 @@ fn readiness_gates_and_foreign_conditions() {
         .container("c", State::Running, 0, 0)
         .old_status(gate);
     assert_eq!(w.condition("ContainersReady").0, "True");
-    assert_eq!(w.condition("Ready").0, "False");
+    let why = r#"the status of pod readiness gate "example.com/lb" is not "True", but False"#;
+    assert_eq!(w.condition("Ready"), ("False".to_owned(), Some(why.to_owned())));
     assert_eq!(w.condition("example.com/lb").0, "False");
+    let w = w.old_status(json!({"phase": "Running"}));
+    let why = r#"corresponding condition of pod readiness gate "example.com/lb" does not exist."#;
+    assert_eq!(w.condition("Ready"), ("False".to_owned(), Some(why.to_owned())));
 }
 
 #[test]
@@ -394,6 +398,42 @@ fn a_changed_image_restarts_the_container() {
     let mut w = World::new(json!({})).sandbox(true).container("c", State::Running, 0, 0);
     w.pod.spec.as_mut().unwrap().containers[0].image = Some("img:2".into());
     assert_eq!(w.plan(), ["stop c (c0) within 30 s: Changed"]);
+}
+
+#[test]
+fn a_restart_in_place_leaves_the_pod_ready_unless_it_waits() {
+    let old = json!({"phase": "Running", "containerStatuses": [{"name": "c", "restartCount": 0, "ready": true, "started": true, "image": "img",
+        "imageID": "", "containerID": "sim://c0", "state": {"running": {}}}]});
+    let stopped = |spec: serde_json::Value, why: Why| {
+        let mut w = World::new(spec).old_status(old.clone()).sandbox(true).container("c", State::Exited, 0, 137);
+        w.memory.stops.insert("c0".into(), Stop { grace: 30, why, attempt: Attempt::Done });
+        if why == Why::Changed {
+            w.pod.spec.as_mut().unwrap().containers[0].image = Some("img:2".into());
+        }
+        w
+    };
+    let shown = |w: &World| (w.state("c"), w.condition("Ready").0, w.phase());
+    let of = |state: &str, ready: &str| (state.to_owned(), ready.to_owned(), "Running".to_owned());
+    for why in [Why::Changed, Why::Resized, Why::Unhealthy, Why::StartupFailed, Why::PostStartFailed] {
+        let mut w = stopped(json!({}), why);
+        assert_eq!(w.plan(), ["get image of c"]);
+        assert_eq!(shown(&w), of("running last=- ready=true n=0", "True"), "{why:?}");
+        w.memory.images.insert("c".into(), ImageState::Getting(None));
+        assert_eq!(shown(&w), of("running last=- ready=true n=0", "True"), "{why:?}: while the image is pulled");
+        let retry = Retry { at: t(110), count: 1 };
+        w.memory.images.insert("c".into(), ImageState::Failed(failure(WaitingReason::ErrImagePull, "no", retry)));
+        assert_eq!(shown(&w), of("ErrImagePull last=Error:137 ready=false n=0", "False"), "{why:?}: it waits");
+    }
+    let probed = json!({"containers": [{"name": "c", "image": "img", "readinessProbe": {"exec": {"command": ["x"]}}}]});
+    assert_eq!(shown(&stopped(probed, Why::Changed)), of("running last=- ready=false n=0", "False"), "the next run has to prove it");
+    let mut w = stopped(json!({}), Why::Changed);
+    w.memory.stops.clear();
+    assert_eq!(shown(&w), of("Error:137 last=- ready=false n=0", "False"), "it ended by itself");
+    let mut w = stopped(json!({}), Why::Changed).deleted(5);
+    w.memory.volumes_down = true;
+    assert_eq!(w.condition("Ready").0, "False", "the pod ends");
+    let w = stopped(json!({"restartPolicy": "Never"}), Why::Unhealthy);
+    assert_eq!(w.condition("Ready").0, "False", "no run follows");
 }
 
 #[test]
