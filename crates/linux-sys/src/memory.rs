@@ -1,5 +1,7 @@
-//! What the allocator keeps of memory that is free.
+//! What a process keeps of memory that it does not need.
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 /// Has the allocator give memory back that a burst needed and rest does not: few arenas for all threads, and nothing large that is free stays.
 /// For agents whose first pass over a cluster takes far more than what they keep. It is to be called before threads exist; with other
@@ -15,20 +17,87 @@ pub fn keep_little() {
     }
 }
 
-/// Gives the heap's free pages back to the kernel, those between used ones included. It takes milliseconds, so call it after large bursts
-/// alone; with other allocators than glibc's it does nothing.
+/// Gives back to the kernel what the process holds and rest does not need: the heap's free pages, those between used ones included (with
+/// glibc's allocator; with others they stay), and the pages of the program's file, which come back from there when they are used again. It
+/// takes milliseconds, so call it after large bursts alone.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: malloc_trim takes a number alone and may be called at any time.
         unsafe { libc::malloc_trim(0) };
     }
+    forget_constants();
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+/// Unmaps the pages of the program's constants and relocations. The loader reads every relocation once, 2 MB of them, and a start many
+/// constants that nothing needs later. Code stays: a debugger's breakpoints are changed pages of it.
+fn forget_constants() {
+    for pages in constants() {
+        // SAFETY: the range lies in a mapping of the program's file that is never writable, so that its pages are what the file has, and the
+        // next access reads them again.
+        unsafe { libc::madvise(pages.start as *mut libc::c_void, pages.len(), libc::MADV_DONTNEED) };
+    }
+}
+
+/// Where the program's segments are mapped that are neither code nor ever writable; whole pages.
+fn constants() -> Vec<Range<usize>> {
+    // SAFETY: getauxval and sysconf take a number alone and may be called at any time.
+    let (table, count, page) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let (Ok(page), Ok(count)) = (usize::try_from(page), usize::try_from(count)) else { return Vec::new() };
+    if table == 0 || page == 0 {
+        return Vec::new();
+    }
+    // SAFETY: the kernel says that so many program headers stand there, and they stay as long as the program runs.
+    let headers = unsafe { std::slice::from_raw_parts(table as *const libc::Elf64_Phdr, count) };
+    // Addresses in the headers are relative to where the program was put; the headers' own address is among them.
+    let Some(own) = headers.iter().find(|header| header.p_type == libc::PT_PHDR) else { return Vec::new() };
+    let base = (table as usize).wrapping_sub(own.p_vaddr as usize);
+    let constant = |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && header.p_flags == libc::PF_R;
+    let pages = |header: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        start.next_multiple_of(page)..(start + header.p_filesz as usize) / page * page
+    };
+    headers.iter().filter(constant).map(pages).filter(|pages| !pages.is_empty()).collect()
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Many constants, in a segment of their own kind.
+    static TABLE: [u64; 1 << 17] = {
+        let mut table = [0; 1 << 17];
+        let mut n = 0;
+        while n < table.len() {
+            table[n] = n as u64;
+            n += 1;
+        }
+        table
+    };
+
+    /// How many of the table's pages the process has at hand.
+    fn mapped() -> usize {
+        use std::os::unix::fs::FileExt as _;
+        const PAGE: usize = 4096;
+        const PRESENT: u64 = 1 << 63;
+        let mut entries = [0; size_of_val(&TABLE) / PAGE * 8];
+        std::fs::File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entries, (TABLE.as_ptr() as usize / PAGE * 8) as u64).unwrap();
+        entries.chunks_exact(8).filter(|entry| u64::from_ne_bytes((*entry).try_into().unwrap()) & PRESENT != 0).count()
+    }
+
+    #[test]
+    fn constants_go_and_come_back_when_they_are_used() {
+        let sum = || std::hint::black_box(&TABLE).iter().sum::<u64>();
+        let expected = (1 << 17) * ((1 << 17) - 1) / 2;
+        assert_eq!(sum(), expected);
+        let before = mapped();
+        forget_constants();
+        let after = mapped();
+        assert!(before >= 250 && after < 50, "{before} pages before, {after} after; {:x?} for {:p}", constants(), &TABLE);
+        assert_eq!(sum(), expected);
+    }
+
+    #[cfg(target_env = "gnu")]
     #[test]
     fn free_memory_between_used_memory_goes_back() {
         let resident = || -> usize {
