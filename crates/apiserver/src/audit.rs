@@ -3,7 +3,7 @@
 
 mod trail;
 
-pub use trail::{Completion, Trail};
+pub use trail::{Completion, Trail, write_panic};
 
 use ::audit::{Log, LogConfig, LogError, Policy};
 use std::collections::BTreeMap;

@@ -47,7 +47,7 @@ mod table;
 mod validation;
 
 pub use self::alloc::ranges::{RangesError, ServiceRanges};
-pub use self::audit::AuditConfig;
+pub use self::audit::{AuditConfig, write_panic};
 pub use self::connect::kubelet::NodeNetworks;
 pub use self::http::respond::Body;
 pub use ::audit::{LogConfig, Mode as AuditMode, Policy as AuditPolicy};

@@ -6,6 +6,7 @@
 pub mod event;
 pub mod log;
 pub mod policy;
+mod tally;
 
 pub use event::{Event, ObjectReference};
 pub use log::{Log, LogConfig, LogError, Mode};

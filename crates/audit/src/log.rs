@@ -8,21 +8,17 @@
 
 mod file;
 
+use crate::tally::Tally;
 use file::Rotated;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Bytes of lines that wait. A line that is larger waits alone.
 const QUEUE: u32 = 16 << 20;
-
-/// Time between two reports of the same trouble.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// What a request waits for (`--audit-log-mode`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,8 +63,8 @@ pub struct NotWritten;
 
 struct Line {
     bytes: Vec<u8>,
-    /// Room in the queue.
-    _room: OwnedSemaphorePermit,
+    /// Room in the queue, of lines that wait for it.
+    _room: Option<OwnedSemaphorePermit>,
     written: Option<oneshot::Sender<bool>>,
 }
 
@@ -79,8 +75,7 @@ pub struct Log {
     lines: Mutex<Option<Sender<Line>>>,
     room: Arc<Semaphore>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    dropped: AtomicU64,
-    reported: Mutex<Option<Instant>>,
+    dropped: Tally,
 }
 
 impl Log {
@@ -98,8 +93,7 @@ impl Log {
             lines: Mutex::new(Some(sender)),
             room: Arc::new(Semaphore::new(QUEUE as usize)),
             writer: Mutex::new(Some(writer.map_err(LogError::Writer)?)),
-            dropped: AtomicU64::new(0),
-            reported: Mutex::default(),
+            dropped: Tally::default(),
         })
     }
 
@@ -113,7 +107,7 @@ impl Log {
         let size = size_of(&bytes);
         if self.mode == Mode::Batch {
             return match Arc::clone(&self.room).try_acquire_many_owned(size) {
-                Ok(room) => self.send(Line { bytes, _room: room, written: None }),
+                Ok(room) => self.send(Line { bytes, _room: Some(room), written: None }),
                 Err(_) => {
                     self.drop_one();
                     Err(NotWritten)
@@ -122,8 +116,15 @@ impl Log {
         }
         let room = Arc::clone(&self.room).acquire_many_owned(size).await.map_err(|_| NotWritten)?;
         let (written, done) = oneshot::channel();
-        self.send(Line { bytes, _room: room, written: Some(written) })?;
+        self.send(Line { bytes, _room: Some(room), written: Some(written) })?;
         if done.await.unwrap_or(false) { Ok(()) } else { Err(NotWritten) }
+    }
+
+    /// Writes a line and waits for it, whatever the mode and the room, for the end of a process. Not for tasks.
+    pub fn write_blocking(&self, bytes: Vec<u8>) -> Result<(), NotWritten> {
+        let (written, done) = oneshot::channel();
+        self.send(Line { bytes, _room: None, written: Some(written) })?;
+        if done.blocking_recv().unwrap_or(false) { Ok(()) } else { Err(NotWritten) }
     }
 
     fn send(&self, line: Line) -> Result<(), NotWritten> {
@@ -132,17 +133,14 @@ impl Log {
     }
 
     fn drop_one(&self) {
-        let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
-        if reported.is_none_or(|last| last.elapsed() >= REPORT_EVERY) {
-            *reported = Some(Instant::now());
+        if let Some(dropped) = self.dropped.add(1) {
             tracing::warn!(dropped, "the audit log is slower than requests: lines were dropped; `--audit-log-mode blocking` drops none");
         }
     }
 
     /// Lines that were dropped so far.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.dropped.count()
     }
 
     /// Takes no more lines, and returns when all that it has taken are written.
@@ -166,14 +164,13 @@ trait Write: Send {
 
 /// Writes until the log is closed.
 fn write_all(lines: &Receiver<Line>, file: &mut impl Write) {
-    let mut reported: Option<Instant> = None;
+    let failed = Tally::default();
     for line in lines {
         let result = file.write(&line.bytes);
         if let Err(error) = &result
-            && reported.is_none_or(|last| last.elapsed() >= REPORT_EVERY)
+            && let Some(lines) = failed.add(1)
         {
-            reported = Some(Instant::now());
-            tracing::error!(%error, "a line of the audit log cannot be written");
+            tracing::error!(%error, lines, "lines of the audit log cannot be written");
         }
         // Who does not wait any more needs no answer.
         let _ = line.written.map(|written| written.send(result.is_ok()));
@@ -183,6 +180,7 @@ fn write_all(lines: &Receiver<Line>, file: &mut impl Write) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// Writes when it is let, and fails for lines that say so.
     struct Gate {

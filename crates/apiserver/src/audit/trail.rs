@@ -19,6 +19,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use std::net::IpAddr;
+use std::panic::PanicHookInfo;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,11 @@ use std::task::{Context, Poll};
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Longest id that a client may choose.
 const LONGEST_ID: usize = 64;
+
+tokio::task_local! {
+    /// The request that the task handles.
+    static HANDLED: Arc<Trail>;
+}
 
 /// What is kept of a request for its events.
 pub struct Trail {
@@ -156,21 +162,42 @@ impl Trail {
         self.write(Stage::ResponseStarted).await;
     }
 
-    /// The event of a request whose handling panicked.
-    pub async fn panicked(self: &Arc<Self>, why: &str) {
-        self.ended.store(true, Ordering::Relaxed);
+    /// Handles a request so that [`write_panic`] knows whose panic it is.
+    pub async fn of_panics<T>(trail: &Arc<Self>, handling: impl Future<Output = T>) -> T {
+        HANDLED.scope(Arc::clone(trail), handling).await
+    }
+
+    /// Writes the event of a request whose handling panicked, unless that is done.
+    pub async fn panicked(self: &Arc<Self>, why: String) {
+        let trail = Arc::clone(self);
+        if tokio::task::spawn_blocking(move || trail.write_panic(&why)).await.is_err() {
+            tracing::error!("the event of a request that panicked could not be written");
+        }
+    }
+
+    fn write_panic(&self, why: &str) {
+        if self.ended.swap(true, Ordering::Relaxed) || self.decision.omit_stages.contains(&Stage::Panic) {
+            return;
+        }
         let message = format!("APIServer panic'd: {why}");
         self.event().status = Some(json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500}));
         self.read_request();
-        self.write(Stage::Panic).await;
+        let line = self.event().line(Stage::Panic, jiff::Timestamp::now(), &self.annotations.all());
+        // A failure is reported by the log.
+        let _ = self.auditor.log.write_blocking(line);
+    }
+
+    /// Tells the client which events are of its request.
+    pub fn identify(&self, mut response: Response<Body>) -> Response<Body> {
+        if let Ok(id) = HeaderValue::from_str(&self.event().audit_id) {
+            response.headers_mut().insert(AUDIT_ID, id);
+        }
+        response
     }
 
     /// The response is there, of a request that lasts its head: writes the event, and for the latter sees to the event at the end.
     pub async fn answered(self: &Arc<Self>, response: Response<Body>, completion: Arc<Completion>) -> Response<Body> {
-        let (mut parts, body) = response.into_parts();
-        if let Ok(id) = HeaderValue::from_str(&self.event().audit_id) {
-            parts.headers.insert(AUDIT_ID, id);
-        }
+        let (parts, body) = self.identify(response).into_parts();
         let code = parts.status.as_u16();
         if self.lasts && code < 400 {
             self.event().status = Some(event::status_of(code, None));
@@ -258,6 +285,16 @@ impl Trail {
             event.response_object = serde_json::to_vec(object).ok();
         }
     }
+}
+
+/// For the process's panic hook: writes the event of the request whose handling panics, before the panic ends the request, or the process
+/// where panics abort. Returns when the event is written.
+pub fn write_panic(panic: &PanicHookInfo<'_>) {
+    let Ok(trail) = HANDLED.try_with(Arc::clone) else { return };
+    let why = crate::http::panic_text(panic.payload()).to_owned();
+    // Another thread: what reads the body must not panic within a panic, and waiting here would be waiting in a task.
+    let writing = std::thread::Builder::new().name("audit-panic".into()).spawn(move || trail.write_panic(&why));
+    let _ = writing.map(std::thread::JoinHandle::join);
 }
 
 impl Completion {

@@ -80,7 +80,20 @@ where
     }
     let trail = api.audit.as_ref().and_then(|auditor| Trail::begin(&api, auditor, &parts, &asked_for(&parts, &info), Some(&user)));
     let asked = Asked { parts, query, info, user, encoding, trail: trail.map(|trail| (Arc::clone(&trail), Completion::new(&trail))) };
-    if asked.trail.is_none() { answer(&api, asked, body).await } else { audited(&api, asked, body).await }
+    match asked.trail.clone() {
+        None => guarded(answer(&api, asked, body)).await.unwrap_or_else(|_| panicked()),
+        Some((trail, completion)) => audited(&api, asked, trail, completion, body).await,
+    }
+}
+
+/// The answer, or why handling the request panicked. Objects are written as a whole or not at all, so that nothing is left half done.
+async fn guarded(answer: impl Future<Output = Response<Body>>) -> Result<Response<Body>, String> {
+    AssertUnwindSafe(answer).catch_unwind().await.map_err(|panic| panic_text(&*panic).to_owned())
+}
+
+/// What upstream answers (pkg/server/filters/wrap.go).
+fn panicked() -> Response<Body> {
+    respond::text(500, "This request caused apiserver to panic. Look in the logs for details.\n")
 }
 
 /// What is asked for; of a path that cannot be read the path alone.
@@ -92,21 +105,21 @@ fn asked_for<'i>(parts: &Parts, info: &'i Result<RequestInfo, path::UnknownShape
 }
 
 /// Answers a request with its events.
-async fn audited<B>(api: &Arc<Api>, asked: Asked, body: B) -> Response<Body>
+async fn audited<B>(api: &Arc<Api>, asked: Asked, trail: Arc<Trail>, completion: Arc<Completion>, body: B) -> Response<Body>
 where
     B: http_body::Body + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let (Some((trail, completion)), encoding) = (asked.trail.clone(), asked.encoding) else { return answer(api, asked, body).await };
+    let encoding = asked.encoding;
     let headers = asked.parts.headers.clone();
     let compressible = is_compressible(&asked);
     let response = match trail.received().await {
-        Ok(()) => match AssertUnwindSafe(answer(api, asked, body)).catch_unwind().await {
+        Ok(()) => match guarded(Trail::of_panics(&trail, answer(api, asked, body))).await {
             Ok(response) => response,
-            Err(panic) => {
-                trail.panicked(panic_text(&*panic)).await;
-                std::panic::resume_unwind(panic)
+            Err(why) => {
+                trail.panicked(why).await;
+                return trail.identify(panicked());
             }
         },
         Err(error) => respond::error(encoding, &error),
@@ -115,7 +128,7 @@ where
     if compressible { compress::compress(&headers, response).await } else { response }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
     panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("unknown")
 }
 

@@ -144,6 +144,18 @@ impl TestServer {
         kube::Client::try_from(config).unwrap()
     }
 
+    /// TLS for a client with a certificate.
+    pub fn client_tls(&self, user: &str, group: &str) -> tokio_rustls::TlsConnector {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(pki::certificate_der(self.keys.ca.cert_pem()).unwrap().remove(0)).unwrap();
+        let request = CertRequest { cn: user.into(), orgs: vec![group.into()], client: true, days: 1, ..CertRequest::default() };
+        let issued = self.keys.ca.issue(&request).unwrap();
+        let (chain, key) = (pki::certificate_der(&issued.cert_pem).unwrap(), pki::private_key_der(&issued.key_pem).unwrap());
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        std::sync::Arc::new(config.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap()).into()
+    }
+
     /// TLS for a kubelet on 127.0.0.1 that wants client certificates of this cluster.
     pub fn kubelet_tls(&self) -> rustls::ServerConfig {
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());

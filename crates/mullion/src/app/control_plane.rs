@@ -29,9 +29,19 @@ use crate::linux::node_ports;
 /// Runs the control plane until the process is asked to end.
 pub fn main(args: ControlPlaneArgs) -> Result<(), Failure> {
     crate::init_logs();
+    audit_panics();
     // Two workers: a write waits for the disk on one while the other answers reads and watches.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(run(args)).map_err(Failure::from)
+}
+
+/// Panics end the process in builds for users: the audit log has the request that panicked all the same.
+fn audit_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        apiserver::write_panic(panic);
+    }));
 }
 
 async fn run(args: ControlPlaneArgs) -> Result<()> {
@@ -154,14 +164,13 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
             mode: args.network,
             node_name: "cp".to_owned(),
             cluster_cidrs: vec![IpNet::V4(args.cluster_cidr)],
-            role: fabric::Role::Host { address: IpAddr::V4(args.address) },
+            role: fabric::Role::Host,
         },
         routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),
         hcn: None,
         full_pass: crate::app::node::FULL_PASS,
         changes: None,
         status: None,
-        facts: None,
     };
     fabric::run(config, std::future::pending()).await;
     Ok(())

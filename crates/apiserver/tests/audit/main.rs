@@ -1,6 +1,10 @@
 //! The audit log over HTTP: which events requests leave, at which stages, with what of them.
 
+#[path = "../common/mod.rs"]
 mod common;
+
+mod panics;
+mod streams;
 
 use apiserver::{AuditConfig, AuditPolicy, LogConfig};
 use common::TestServer;
