@@ -10,6 +10,7 @@ use crate::kinds;
 use crate::kinds::scheduling::priority_class;
 use crate::object;
 use crate::registry::Registry;
+use crate::registry::create::Owner;
 use crate::registry::service::ip_address;
 use crate::status::ApiError;
 use futures::FutureExt;
@@ -84,7 +85,7 @@ async fn point(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Result<(
         }
         Ok(())
     };
-    registry.edit_own(&own_context(), kind, "default", "kubernetes", set).await.map(drop)
+    registry.edit(&own_context(), kind, ("default", "kubernetes"), Owner::Server, set).await.map(drop)
 }
 
 fn own_context() -> WriteContext {
@@ -101,7 +102,7 @@ async fn client_authorities(registry: &Registry, ca_pem: &str) -> Result<(), Api
         map["data"]["client-ca-file"] = ca_pem.into();
         Ok(())
     };
-    registry.edit_own(&own_context(), maps, "kube-system", NAME, set).await.map(drop)
+    registry.edit(&own_context(), maps, ("kube-system", NAME), Owner::Server, set).await.map(drop)
 }
 
 /// The ServiceCIDR of the configuration: made when it is missing, given its second family, and ready until a controller says otherwise
@@ -127,7 +128,7 @@ async fn service_cidr(registry: &Registry) -> Result<(), ApiError> {
         }
         Ok(())
     };
-    registry.edit_own(&own_context(), kind, "", "kubernetes", complete).await.map(drop)
+    registry.edit(&own_context(), kind, ("", "kubernetes"), Owner::Server, complete).await.map(drop)
 }
 
 /// Writes a role or binding, or adds what an older version did not give it. What somebody took out comes back, unless the object says that
@@ -160,7 +161,7 @@ async fn reconcile(registry: &Registry, kind: &Arc<Kind>, wanted: Value) -> Resu
         }
         Ok(())
     };
-    registry.edit_own(&own_context(), kind, &namespace, object::name(&wanted), complete).await.map(drop)
+    registry.edit(&own_context(), kind, (&namespace, object::name(&wanted)), Owner::Server, complete).await.map(drop)
 }
 
 fn service(address: IpAddr, port: u16) -> Value {

@@ -6,6 +6,7 @@ use crate::authn::UserInfo;
 use crate::authz::Authorizer;
 use crate::kind::{Cluster, Kind, Kinds, Operation, Part, WriteContext};
 use crate::registry::Registry;
+use crate::registry::create::Owner;
 use crate::registry::delete::DeleteOptions;
 use crate::registry::update::Target;
 use crate::store::Store;
@@ -76,7 +77,7 @@ async fn plug_ins_see_every_write_in_their_order() {
     registry.update(&context, target, false, |old| Ok(old.clone())).await.unwrap();
     assert_eq!(take()[0], "a mutate Update status old \"ab\"");
 
-    registry.edit(&context, &kind, "", "x", |_| Ok(())).await.unwrap();
+    registry.edit(&context, &kind, ("", "x"), Owner::Unchanged, |_| Ok(())).await.unwrap();
     assert!(take().is_empty(), "the server's own writes are not admitted");
 
     let options = DeleteOptions::from_value(&Value::Null).unwrap();

@@ -140,32 +140,23 @@ fn generate_name(object: &mut Value) {
     object::metadata(object).insert("name".into(), name.into());
 }
 
+/// Who owns what the server changes in an object by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Owners stay as they are: where upstream writes past field management, as for `pods/binding`.
+    Unchanged,
+    /// The server, under its own name.
+    Server,
+}
+
 impl Registry {
     /// A write of the server itself to an existing object: `change` edits the latest state, lost races are retried.
     pub async fn edit(
         &self,
         context: &WriteContext,
         kind: &Arc<Kind>,
-        namespace: &str,
-        name: &str,
-        change: impl Fn(&mut Value) -> Result<(), ApiError>,
-    ) -> Result<Value, ApiError> {
-        let target = super::update::Target { kind, namespace, name, part: Part::Internal };
-        let edit = |current: &Value| {
-            let mut object = current.clone();
-            change(&mut object)?;
-            Ok(object)
-        };
-        self.update(context, target, true, edit).await
-    }
-
-    /// The same, and the server owns what `change` changes.
-    pub async fn edit_own(
-        &self,
-        context: &WriteContext,
-        kind: &Arc<Kind>,
-        namespace: &str,
-        name: &str,
+        (namespace, name): (&str, &str),
+        owner: Owner,
         change: impl Fn(&mut Value) -> Result<(), ApiError>,
     ) -> Result<Value, ApiError> {
         let target = super::update::Target { kind, namespace, name, part: Part::Internal };
@@ -173,8 +164,10 @@ impl Registry {
         let edit = |current: &Value| {
             let mut object = current.clone();
             change(&mut object)?;
-            fields::track_own(&self.cluster, kind, &writer, Some(current), &mut object);
-            fields::keep_times(current, &mut object);
+            if owner == Owner::Server {
+                fields::track_own(&self.cluster, kind, &writer, Some(current), &mut object);
+                fields::keep_times(current, &mut object);
+            }
             Ok(object)
         };
         self.update(context, target, true, edit).await

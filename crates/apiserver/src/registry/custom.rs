@@ -2,6 +2,7 @@
 //! pkg/controller/{status,establish,finalizer}): done here, at once with the write that calls for it.
 
 use super::Registry;
+use super::create::Owner;
 use super::delete::DeleteOptions;
 use crate::authn::{MASTERS, UserInfo};
 use crate::kind::{Definition, Kind, KnownDefinitions, WriteContext};
@@ -103,7 +104,7 @@ impl Registry {
             object::array_mut(object::metadata(definition), "finalizers").retain(|name| name != definitions::CLEANUP);
             Ok(())
         };
-        missing_is_fine(self.edit(context, kind, "", name, release).await).map(drop)
+        missing_is_fine(self.edit(context, kind, ("", name), Owner::Unchanged, release).await).map(drop)
     }
 
     /// Writes conditions and names of a definition. None when it says so already, or is gone.
@@ -130,7 +131,7 @@ impl Registry {
         if told == *definition {
             return Ok(None);
         }
-        missing_is_fine(self.edit(context, kind, "", object::name(definition), set).await)
+        missing_is_fine(self.edit(context, kind, ("", object::name(definition)), Owner::Unchanged, set).await)
     }
 
     /// Serves the kinds of all established definitions; those whose definition did not change stay as they are.

@@ -4,6 +4,7 @@ use super::{success, typed_new};
 use crate::http::call::Call;
 use crate::kind::{Attributes, Kind, Operation, WriteContext};
 use crate::object;
+use crate::registry::create::Owner;
 use crate::server::Api;
 use crate::status::ApiError;
 use serde_json::{Value, json};
@@ -47,7 +48,7 @@ pub(super) async fn bind(api: &Api, call: &Call, kind: &Arc<Kind>, context: &Wri
         mark_scheduled(pod);
         Ok(())
     };
-    api.registry.edit(context, kind, namespace, name, assign).await?;
+    api.registry.edit(context, kind, (namespace, name), Owner::Unchanged, assign).await?;
     Ok(success())
 }
 
