@@ -117,6 +117,72 @@ async fn a_connection_serves_many_calls_until_it_is_closed_or_the_authority_chan
     server.stop().await;
 }
 
+/// The variable tells where the system's authorities are, to a process that has not read them yet.
+#[tokio::test]
+async fn a_webhook_without_authorities_needs_one_that_the_system_trusts() {
+    const OWN: &str = "a_webhook_without_authorities_needs_one_that_the_system_trusts";
+    const TRUSTED: &str = "SYSTEM_HAS_THE_AUTHORITY";
+    let server = TestServer::start().await;
+    let webhook = Webhook::start(&server).await;
+    let Ok(trusted) = std::env::var(TRUSTED) else {
+        let dir = tempfile::tempdir().unwrap();
+        for trusted in ["yes", "no"] {
+            let file = dir.path().join(trusted);
+            std::fs::write(&file, server.webhook_tls().1).unwrap();
+            let child = tokio::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", OWN, "--nocapture"])
+                .env(TRUSTED, trusted)
+                .env("SSL_CERT_FILE", &file)
+                .output()
+                .await
+                .unwrap();
+            assert!(child.status.success(), "{trusted}: {}", String::from_utf8_lossy(&child.stderr));
+        }
+        server.stop().await;
+        return;
+    };
+    // The server of this process has an authority of its own; the file has the other process's.
+    if trusted == "yes" {
+        let file = std::env::var("SSL_CERT_FILE").unwrap();
+        std::fs::write(file, server.webhook_tls().1).unwrap();
+    }
+    let client = json!({"url": format!("https://127.0.0.1:{}/", webhook.port)});
+    server.post(HOOKS, &configuration(&client)).await.unwrap();
+    let made = server.post(MAPS, &json!({"metadata": {"name": "map"}})).await;
+    match trusted.as_str() {
+        "yes" => drop(made.unwrap()),
+        _ => {
+            let refused = made.unwrap_err().to_string();
+            assert!(refused.contains("tls: failed to verify certificate: x509: certificate signed by unknown authority"), "{refused}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn there_is_no_way_to_a_webhook_behind_a_service_without_an_address() {
+    let server = TestServer::start().await;
+    let webhook = Webhook::start(&server).await;
+    let refused = async |name: &str, address: Value| {
+        let service = json!({"metadata": {"name": name}, "spec": {"clusterIP": address, "ports": [{"port": 443}]}});
+        server.post("/api/v1/namespaces/default/services", &service).await.unwrap();
+        let mut hook = configuration(&json!({"service": {"namespace": "default", "name": name}, "caBundle": webhook.ca}));
+        hook["metadata"]["name"] = name.into();
+        server.post(HOOKS, &hook).await.unwrap();
+        let refused = server.post(MAPS, &json!({"metadata": {"name": "refused"}})).await.unwrap_err().to_string();
+        let delete = Request::delete(format!("{HOOKS}/{name}")).body(Vec::new()).unwrap();
+        server.admin().request_text(delete).await.unwrap();
+        refused
+    };
+    let refused_with = refused("empty", Value::Null).await;
+    assert!(refused_with.contains("no endpoints available for service \"empty\""), "{refused_with}");
+    let refused = refused("headless", json!("None")).await;
+    let why = "failed calling webhook \"hook.example.com\": failed to call webhook: Post \"https://headless.default.svc:443/?timeout=10s\": \
+               cannot route to service with ClusterIP \"None\"";
+    assert!(refused.contains(why), "{refused}");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_webhook_behind_an_external_name_is_called_there() {
     let server = TestServer::start().await;

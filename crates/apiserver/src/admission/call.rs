@@ -1,4 +1,5 @@
-//! HTTP requests to webhooks, over TLS with the authorities that the configuration names. Connections are kept between calls.
+//! HTTP requests to webhooks, over TLS with the authorities that the configuration names, else those of the system. Connections are kept
+//! between calls.
 
 use crate::backends::backends;
 use crate::kind::Cluster;
@@ -9,10 +10,12 @@ use bytes::Bytes;
 use http::Request;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST};
 use http_body_util::{BodyExt, Full, Limited};
+use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use serde_json::Value;
 use std::io::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use thiserror_ext::AsReport as _;
 use tokio::net::TcpStream;
 
 /// Calls webhooks from this server. Services are reached at their endpoints, because the control plane has no service proxy.
@@ -62,13 +65,17 @@ impl Http<'_> {
         Ok(Answer { code, body: body.to_bytes().to_vec() })
     }
 
-    /// Where a Service's port leads: to the host of an ExternalName, else to a ready endpoint (apiserver/pkg/util/proxy).
+    /// Where a Service's port leads: to the host of an ExternalName, else to a ready endpoint. Upstream asks for the ClusterIP unless it is told
+    /// `--enable-aggregator-routing`, and so knows no way to a Service without one (apiserver/pkg/util/proxy `ResolveCluster`).
     fn backend(&self, wanted: &Service) -> Result<(String, u16), String> {
         let store = &self.0.store;
         let service = store.get(&format!("core/services/{}/{}", wanted.namespace, wanted.name)).map(|entry| entry.value());
         let service = service.ok_or_else(|| format!("service {:?} not found", wanted.name))?;
         if object::text(&service, &["spec", "type"]) == "ExternalName" {
             return Ok((object::text(&service, &["spec", "externalName"]).to_owned(), wanted.port));
+        }
+        if object::text(&service, &["spec", "clusterIP"]) == "None" {
+            return Err("cannot route to service with ClusterIP \"None\"".into());
         }
         let ports = object::list(&service, &["spec", "ports"]);
         let port = ports.iter().find(|port| object::integer(port, &["port"]) == Some(i64::from(wanted.port)));
@@ -93,13 +100,32 @@ async fn dial((host, port): &(String, u16)) -> Result<TcpStream, String> {
 }
 
 fn tls(ca_bundle: &[u8]) -> Result<tokio_rustls::TlsConnector, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    let authorities = pki::certificate_der(&String::from_utf8_lossy(ca_bundle)).unwrap_or_default();
-    roots.add_parsable_certificates(authorities);
+    let roots = if ca_bundle.is_empty() { system_roots() } else { Arc::new(roots_in(ca_bundle)) };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = versions.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth();
     Ok(Arc::new(config).into())
+}
+
+fn roots_in(ca_bundle: &[u8]) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(pki::certificate_der(&String::from_utf8_lossy(ca_bundle)).unwrap_or_default());
+    roots
+}
+
+/// The authorities that this machine trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` name others), read when they are first wanted, as in Go.
+fn system_roots() -> Arc<RootCertStore> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let read = || {
+        let found = rustls_native_certs::load_native_certs();
+        for error in found.errors {
+            tracing::warn!(error = %error.as_report(), "authorities of this machine cannot be read: webhooks that need them are not trusted");
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(found.certs);
+        Arc::new(roots)
+    };
+    Arc::clone(ROOTS.get_or_init(read))
 }
 
 /// Go's words for what is most often wrong.
