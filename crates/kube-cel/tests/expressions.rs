@@ -271,6 +271,8 @@ fn the_check_finds_errors_before_evaluation() {
         ("1.all(x, true)", "!expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)"),
         ("[1, 'a']", "!expected type 'int' but found 'string'"),
         ("list.map(x, x).all(x, x == 'a')", "!found no matching overload for '_==_' applied to '(int, string)'"),
+        // Nothing says what an empty list is of; the first overload that fits decides, and that of `-` is double's.
+        ("-[][0] + 1", "!found no matching overload for '_+_' applied to '(double, int)'"),
         ("for", "!reserved identifier: for"),
         ("Foo{a: 1}", "!undeclared reference to 'Foo' (in container '')"),
     ]);
