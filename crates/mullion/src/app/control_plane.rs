@@ -164,13 +164,14 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
             mode: args.network,
             node_name: "cp".to_owned(),
             cluster_cidrs: vec![IpNet::V4(args.cluster_cidr)],
-            role: fabric::Role::Host,
+            role: fabric::Role::Host { address: IpAddr::V4(args.address) },
         },
         routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),
         hcn: None,
         full_pass: crate::app::node::FULL_PASS,
         changes: None,
         status: None,
+        facts: None,
     };
     fabric::run(config, std::future::pending()).await;
     Ok(())
