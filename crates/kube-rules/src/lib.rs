@@ -20,6 +20,7 @@ pub mod readiness;
 pub mod reference;
 pub mod requests;
 pub mod selector;
+pub mod static_pod;
 pub mod sysctl;
 pub mod taints;
 

@@ -23,11 +23,13 @@ use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::services;
 use crate::sources::Sources;
+use crate::statics::Statics;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
 use crate::worker::{self, Note};
 pub(crate) use allocation::Deferred;
 use kube_rules::Amounts;
+use kube_rules::static_pod::mirrored;
 
 /// Shared by all workers.
 pub(crate) struct Agent {
@@ -46,6 +48,7 @@ pub(crate) struct Agent {
     pub node: Informer<Node>,
     pub services: Informer<services::Row>,
     pub sources: Sources,
+    pub statics: Arc<Statics>,
     pub tokens: TokenCache,
     pub statuses: Arc<Statuses>,
     pub health: watch::Receiver<RuntimeHealth>,
@@ -94,8 +97,8 @@ impl Workers {
 /// The pods of this node; a pod changes hands by UID, so changes carry both sides.
 pub(crate) type PodChange = (Option<Arc<Pod>>, Option<Arc<Pod>>);
 
-/// Watches the node's pods; changes go to `changes`.
-pub(crate) fn watch_pods(config: &Config, changes: mpsc::UnboundedSender<PodChange>) -> Informer<Pod> {
+/// Watches the node's pods; changes go to `changes`, but those of mirror pods, which only show a static pod, to `statics`.
+pub(crate) fn watch_pods(config: &Config, statics: Arc<Statics>, changes: mpsc::UnboundedSender<PodChange>) -> Informer<Pod> {
     let api: Api<Pod> = Api::all(config.client.clone());
     let slim = |pod: &Pod| {
         let mut pod = pod.clone();
@@ -103,7 +106,12 @@ pub(crate) fn watch_pods(config: &Config, changes: mpsc::UnboundedSender<PodChan
         Some(pod)
     };
     let tell = move |change: Change<'_, Pod>| {
-        let _ = changes.send((change.old.cloned(), change.new.cloned()));
+        let of_api = |pod: Option<&Arc<Pod>>| pod.filter(|pod| mirrored(pod).is_none()).cloned();
+        let (old, new) = (of_api(change.old), of_api(change.new));
+        if old.is_none() || new.is_none() {
+            statics.changed.notify_one();
+        }
+        let _ = changes.send((old, new));
     };
     let mine = Selection::fields(format!("spec.nodeName={}", config.node_name)).of(&config.api);
     Informer::start_with_handler(api, mine, slim, tell)
@@ -121,6 +129,17 @@ impl Agent {
     /// Pods that hold resources, but for one.
     pub(crate) fn admitted(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pod of a name as the node has it: a static pod, or that of the API.
+    pub(crate) fn pod(&self, key: &Key) -> Option<Arc<Pod>> {
+        self.statics.get(key).or_else(|| self.pods.get(key).filter(|pod| mirrored(pod).is_none()))
+    }
+
+    /// All pods that the node has: those of the API, and static ones in place of their mirrors.
+    pub(crate) fn all_pods(&self) -> Vec<Arc<Pod>> {
+        let of_api = self.pods.snapshot().into_iter().map(|(_, pod)| pod).filter(|pod| mirrored(pod).is_none());
+        of_api.chain(self.statics.all()).collect()
     }
 
     fn inform(self: &Arc<Self>, tasks: &mut JoinSet<String>, (old, new): PodChange) {
@@ -158,6 +177,7 @@ impl Agent {
             self.forget_deferred(uid);
             self.release(uid);
             self.statuses.forget(uid);
+            self.statics.ended(uid);
         }
     }
 
@@ -226,10 +246,10 @@ impl Agent {
         }
     }
 
-    /// Ends pods that the runtime still runs but the API does not know: once, after the first
+    /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
     /// list of pods, and removes directories of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
-        let known: BTreeSet<String> = self.pods.snapshot().iter().map(|(_, p)| uid(p)).collect();
+        let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         for sandbox in sandboxes {
             let Some(owner) = sandbox.labels.get(POD_UID) else {

@@ -68,6 +68,28 @@ impl Default for ImageCollection {
     }
 }
 
+/// Where the node's static pods come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticPods {
+    /// A manifest or a directory of them, in the node's form; empty for none (`staticPodPath`).
+    pub path: String,
+    /// How often manifests are read though they look unchanged (`fileCheckFrequency`).
+    pub file_check: Duration,
+    /// A web server that sends a Pod or a list of them; empty for none (`staticPodURL`).
+    pub url: String,
+    /// What is sent to it (`staticPodURLHeader`).
+    pub headers: Vec<(String, String)>,
+    /// How often it is asked (`httpCheckFrequency`).
+    pub http_check: Duration,
+}
+
+impl Default for StaticPods {
+    fn default() -> Self {
+        let often = Duration::from_secs(20);
+        StaticPods { path: String::new(), file_check: often, url: String::new(), headers: Vec::new(), http_check: often }
+    }
+}
+
 /// How often the agent looks again, though nothing says that something changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polls {
@@ -141,6 +163,7 @@ pub struct Config {
     /// When unused images are removed.
     pub images: ImageCollection,
     pub polls: Polls,
+    pub static_pods: StaticPods,
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`.

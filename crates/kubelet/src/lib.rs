@@ -28,6 +28,7 @@ mod runtime;
 mod server;
 mod services;
 mod sources;
+mod statics;
 mod stats;
 mod statuses;
 mod tls;
@@ -35,7 +36,7 @@ mod tokens;
 mod volumes;
 mod worker;
 
-pub use config::{Capacity, Config, ImageCollection, LogRotation, Polls, Resolver, ServerConfig};
+pub use config::{Capacity, Config, ImageCollection, LogRotation, Polls, Resolver, ServerConfig, StaticPods};
 pub use eviction::{EvictionError, EvictionHard, Threshold};
 pub use run::{RunError, run};
 pub use tls::TlsError;

@@ -25,6 +25,7 @@ use crate::rotation;
 use crate::server::{self, Auth, Server};
 use crate::services;
 use crate::sources::{Sources, Waker};
+use crate::statics::{self, Statics};
 use crate::statuses::Statuses;
 use crate::tls::{self, TlsError};
 use crate::tokens::TokenCache;
@@ -84,6 +85,10 @@ struct Ground {
     health: watch::Receiver<RuntimeHealth>,
     node: Informer<Node>,
     lists: FirstLists,
+    statics: Arc<Statics>,
+    /// Static pods that begin and end.
+    steps: mpsc::UnboundedReceiver<PodChange>,
+    /// Pods of the API that change.
     changes: mpsc::UnboundedReceiver<PodChange>,
 }
 
@@ -93,7 +98,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
         tasks.spawn(server::serve_healthz(listener));
     }
     let ground = ground(&config, tasks)?;
-    register(&config, &ground, tasks).await;
+    register(&config, &ground, tasks);
     let server = config.server.take();
     let agent = pods(&config, ground, tasks);
     if let Some(server) = server {
@@ -134,7 +139,10 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         Some(n)
     };
     let (sender, changes) = mpsc::unbounded_channel();
-    let pods = watch_pods(config, sender);
+    let (begin, steps) = mpsc::unbounded_channel();
+    let read = [&config.static_pods.path, &config.static_pods.url].into_iter().filter(|place| !place.is_empty()).count();
+    let statics = Arc::new(Statics::new(read, begin));
+    let pods = watch_pods(config, statics.clone(), sender);
     let services = Api::<Service>::all(config.client.clone());
     let services = Informer::start(services, Selection::all().of(&config.api), services::row);
     Ok(Ground {
@@ -142,6 +150,8 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         recorder: EventRecorder::new(config.client.clone(), "kubelet", &config.node_name),
         node: Informer::start(Api::all(config.client.clone()), this_node, slim),
         lists: FirstLists { pods, services },
+        statics,
+        steps,
         changes,
         cri,
         dir,
@@ -150,12 +160,9 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     })
 }
 
-/// The Node: registered, then kept true with its lease.
-async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
-    // The first look at the runtime and at the API, so that the Node is complete (and perhaps Ready) from birth.
+/// The Node: registered, then kept true with its lease. Static pods do not wait for the API server.
+fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
     let mut first = ground.health.clone();
-    let runtime = async { drop(first.wait_for(|h| !h.name.is_empty()).await) };
-    let _ = tokio::time::timeout(FIRST_LOOK, async { tokio::join!(runtime, ground.lists.complete()) }).await;
     let (root, dir) = (config.root.clone(), ground.dir.clone());
     let keeper = NodeKeeper {
         client: config.client.clone(),
@@ -169,11 +176,15 @@ async fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         nodefs: config.eviction_hard.nodefs,
         space: Arc::new(move || root.space(&dir).ok()),
     };
-    let registered = keeper.register().await;
-    let uid = registered.metadata.uid.clone().unwrap_or_default();
-    tasks.spawn(forever(keeper.keep(registered)));
     let (client, name) = (config.client.clone(), config.node_name.clone());
-    tasks.spawn(forever(async move { cluster::keep_node_lease(client, &name, &uid).await }));
+    tasks.spawn(forever(async move {
+        // The first look at the runtime and at the API, so that the Node is complete (and perhaps Ready) from birth.
+        let runtime = async { drop(first.wait_for(|h| !h.name.is_empty()).await) };
+        let _ = tokio::time::timeout(FIRST_LOOK, async { tokio::join!(runtime, keeper.lists.complete()) }).await;
+        let registered = keeper.register().await;
+        let uid = registered.metadata.uid.clone().unwrap_or_default();
+        tokio::join!(keeper.keep(registered), cluster::keep_node_lease(client, &name, &uid));
+    }));
 }
 
 /// The pods: workers, statuses, runtime events.
@@ -198,6 +209,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         node: ground.node,
         services,
         sources: Sources::new(config.client.clone(), config.api.clone(), waker),
+        statics: ground.statics,
         tokens: TokenCache::new(config.client.clone()),
         statuses: statuses.clone(),
         health: ground.health.clone(),
@@ -219,8 +231,22 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
-    tasks.spawn(forever(take_pods(agent.clone(), ground.changes)));
+    follow_statics(config, &agent, tasks);
+    tasks.spawn(forever(take_pods(agent.clone(), ground.changes, ground.steps)));
     agent
+}
+
+/// Static pods and their mirrors.
+fn follow_statics(config: &Config, agent: &Arc<Agent>, tasks: &mut Tasks) {
+    let settings = &config.static_pods;
+    if !settings.path.is_empty() {
+        tasks.spawn(forever(statics::source::follow_files(agent.clone(), settings.clone())));
+    }
+    if !settings.url.is_empty() {
+        tasks.spawn(forever(statics::source::follow_url(agent.clone(), settings.clone())));
+    }
+    // An agent whose manifests are gone removes the mirrors that an earlier one left.
+    tasks.spawn(forever(statics::mirror::keep(agent.clone())));
 }
 
 async fn forever(work: impl Future<Output = ()>) -> std::io::Result<()> {
@@ -235,12 +261,29 @@ async fn wake_on_health(mut health: watch::Receiver<RuntimeHealth>, workers: Arc
     }
 }
 
-/// Workers start once the node is known, and orphans end once the pods are.
-async fn take_pods(agent: Arc<Agent>, changes: mpsc::UnboundedReceiver<PodChange>) {
-    agent.node.synced().await;
+/// Workers of static pods start once the runtime answers, those of the API's pods once the node is known too, and orphans end once all pods
+/// are.
+async fn take_pods(agent: Arc<Agent>, mut of_api: mpsc::UnboundedReceiver<PodChange>, mut steps: mpsc::UnboundedReceiver<PodChange>) {
+    let (all, changes) = mpsc::unbounded_channel();
+    let (node, mut health) = (agent.node.clone(), agent.health.clone());
+    tokio::spawn(async move {
+        // The runtime's name is part of each container's id, which an adopted pod's status has already.
+        let _ = health.wait_for(|h| !h.name.is_empty()).await;
+        let mut known = false;
+        loop {
+            tokio::select! {
+                Some(step) = steps.recv() => { let _ = all.send(step); }
+                () = node.synced(), if !known => known = true,
+                Some(change) = of_api.recv(), if known => { let _ = all.send(change); }
+                else => return,
+            }
+        }
+    });
     let orphans = agent.clone();
     tokio::spawn(async move {
+        orphans.node.synced().await;
         orphans.pods.synced().await;
+        orphans.statics.read().await;
         while let Err(error) = orphans.remove_orphans().await {
             tracing::warn!(error = %error.as_report(), "looking for pods without an owner failed; trying again");
             tokio::time::sleep(Duration::from_secs(2)).await;

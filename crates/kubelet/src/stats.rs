@@ -57,7 +57,7 @@ pub(crate) async fn summary(agent: &Agent) -> Result<Value, cri::Error> {
         cores += c.unwrap_or(0);
         total += t.unwrap_or(0);
         memory += m.unwrap_or(0);
-        let pod = agent.pods.get(cluster::Key::new(label(s, POD_NAMESPACE), label(s, POD_NAME)));
+        let pod = agent.pod(&cluster::Key::new(label(s, POD_NAMESPACE), label(s, POD_NAME)));
         let status = pod.as_ref().and_then(|p| p.status.as_ref());
         let name = label(s, CONTAINER_NAME);
         let container = json!({
@@ -114,8 +114,8 @@ impl Collector for Own {
         let agent = &self.0;
         let mut name = encoder.encode_descriptor("kubelet_node_name", "The node's name. The count is always 1.", None, MetricType::Gauge)?;
         name.encode_family(&[("node", agent.side.node_name.as_str())])?.encode_gauge(&1_u64)?;
-        let pods = agent.pods.snapshot();
-        let running = pods.iter().filter(|(_, p)| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")).count();
+        let pods = agent.all_pods();
+        let running = pods.iter().filter(|p| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")).count();
         for (name, help, value) in [
             ("kubelet_running_pods", "Number of pods in phase Running.", running),
             ("kubelet_working_pods", "Number of pods of the node.", pods.len()),

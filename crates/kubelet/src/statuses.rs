@@ -37,6 +37,8 @@ const OWN_FIELDS: [&str; 13] = [
 
 struct Entry {
     key: Key,
+    /// The UID is that of a static pod: the status belongs to its mirror.
+    mirrored: bool,
     status: Value,
     dirty: bool,
     failures: u32,
@@ -68,7 +70,7 @@ impl Statuses {
     }
 
     /// Notes a pod's status; returns at once.
-    pub(crate) fn report(&self, uid: &str, key: Key, status: &PodStatus) {
+    pub(crate) fn report(&self, uid: &str, key: Key, mirrored: bool, status: &PodStatus) {
         let status = serde_json::to_value(status).unwrap_or_default();
         let mut entries = self.entries();
         let before = entries.get(uid);
@@ -76,9 +78,17 @@ impl Statuses {
             return;
         }
         let (failures, retry_at) = before.map_or((0, None), |e| (e.failures, e.retry_at));
-        let entry = Entry { key, status, dirty: true, failures, retry_at };
+        let entry = Entry { key, mirrored, status, dirty: true, failures, retry_at };
         entries.insert(uid.to_owned(), entry);
         self.work.notify_one();
+    }
+
+    /// Compares a pod's status with the API once more.
+    pub(crate) fn resend(&self, uid: &str) {
+        if let Some(entry) = self.entries().get_mut(uid) {
+            entry.dirty = true;
+            self.work.notify_one();
+        }
     }
 
     /// Waits until what was reported of a pod has arrived at the API, or the pod is gone there,
@@ -103,14 +113,14 @@ impl Statuses {
     pub(crate) async fn run(&self) {
         loop {
             let now = Instant::now();
-            let due: Vec<(String, Key, Value)> = self
+            let due: Vec<(String, Key, bool, Value)> = self
                 .entries()
                 .iter()
                 .filter(|(_, e)| e.dirty && e.retry_at.is_none_or(|at| at <= now))
-                .map(|(uid, e)| (uid.clone(), e.key.clone(), e.status.clone()))
+                .map(|(uid, e)| (uid.clone(), e.key.clone(), e.mirrored, e.status.clone()))
                 .collect();
-            for (uid, key, status) in due {
-                let result = self.send(&uid, &key, &status).await;
+            for (uid, key, mirrored, status) in due {
+                let result = self.send(&uid, &key, mirrored, &status).await;
                 self.settle(&uid, &status, result);
             }
             self.rest().await;
@@ -155,7 +165,7 @@ impl Statuses {
         }
     }
 
-    async fn send(&self, uid: &str, key: &Key, status: &Value) -> kube::Result<()> {
+    async fn send(&self, uid: &str, key: &Key, mirrored: bool, status: &Value) -> kube::Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
         let mut current = match self.pods.get(key) {
             Some(pod) => (*pod).clone(),
@@ -165,10 +175,8 @@ impl Statuses {
             },
         };
         for _ in 0..5 {
-            if current.metadata.uid.as_deref() != Some(uid) {
-                return Ok(());
-            }
-            let Some(patch) = patch(&current, uid, status) else {
+            let Some(target) = target(&current, uid, mirrored) else { return Ok(()) };
+            let Some(patch) = patch(&current, &target, status) else {
                 return Ok(());
             };
             match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -181,9 +189,16 @@ impl Statuses {
                 Err(e) => return Err(e),
             }
         }
-        let last = patch(&current, uid, status).unwrap_or_default();
+        let Some(last) = target(&current, uid, mirrored).and_then(|target| patch(&current, &target, status)) else { return Ok(()) };
         api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(last)).await.map(drop)
     }
+}
+
+/// The UID of the API object that shows the pod: its own, or that of the mirror of its manifest.
+fn target(current: &Pod, uid: &str, mirrored: bool) -> Option<String> {
+    let own = current.metadata.uid.clone()?;
+    let shows = if mirrored { kube_rules::static_pod::mirrored(current) == Some(uid) } else { own == uid };
+    shows.then_some(own)
 }
 
 /// The merge patch that brings `current` to `status`; None when nothing differs.
@@ -229,6 +244,14 @@ fn sorted(mut conditions: Vec<Value>) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_lands_on_its_pod_or_on_the_mirror_of_its_manifest() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u", "annotations": {"kubernetes.io/config.mirror": "h"}}})).unwrap();
+        for (uid, mirrored, want) in [("u", false, Some("u")), ("h", true, Some("u")), ("h", false, None), ("u", true, None), ("x", true, None)] {
+            assert_eq!(target(&pod, uid, mirrored).as_deref(), want, "{uid} {mirrored}");
+        }
+    }
 
     #[test]
     fn only_changes_and_only_ours() {

@@ -57,6 +57,8 @@ pub(crate) enum Note {
 pub(crate) struct Worker {
     agent: Arc<Agent>,
     uid: String,
+    /// It comes from a manifest, and the API server may not even be there.
+    is_static: bool,
     state: PodState,
     dirs: PodDirs,
     tell: mpsc::UnboundedSender<Note>,
@@ -83,9 +85,12 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
             return;
         }
     };
+    let is_static = agent.statics.holds(&uid(&pod));
+    let pod = if is_static { with_mirrored_status(&agent, pod) } else { pod };
     let failed_start = SignedDuration::try_from(agent.polls.failed_start).unwrap_or(SignedDuration::ZERO);
     let mut worker = Worker {
         uid: uid(&pod),
+        is_static,
         state: PodState::new(pod, node_info(&agent), failed_start, resize::load(&agent, &dirs)),
         agent,
         dirs,
@@ -101,6 +106,15 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     worker.work().await;
     worker.agent.sources.release(&worker.uid);
     worker.agent.tokens.release(&worker.uid);
+}
+
+/// A static pod as an earlier run of the agent left it, where its mirror says so.
+fn with_mirrored_status(agent: &Agent, pod: Arc<Pod>) -> Arc<Pod> {
+    let mirror = agent.pods.get(key(&pod)).filter(|mirror| kube_rules::static_pod::mirrored(mirror) == pod.metadata.uid.as_deref());
+    match mirror.and_then(|mirror| mirror.status.clone()) {
+        Some(status) => Arc::new(Pod { status: Some(status), ..(*pod).clone() }),
+        None => pod,
+    }
 }
 
 fn node_info(agent: &Agent) -> NodeInfo {
@@ -126,7 +140,7 @@ impl Worker {
         let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
         if !ran && !self.state.is_ending() {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
-            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated };
+            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated, is_static: self.is_static };
             let verdict = admit(&pod, &view, admitted.values().map(|p| &**p));
             if let Err(refusal) = verdict {
                 self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
@@ -187,7 +201,11 @@ impl Worker {
         self.probers.retain(|id, _| known.contains_key(id));
         let Some(status) = &out.status else { return };
         if !self.state.memory.cleaned && !self.state.gone {
-            self.agent.statuses.report(&self.uid, key(&self.state.pod), status);
+            self.agent.statuses.report(&self.uid, key(&self.state.pod), self.is_static, status);
+        }
+        if self.is_static {
+            self.agent.statics.note(&self.uid, status);
+            self.state.keep_status(status);
         }
         let ended = self.state.observed.containers.iter().all(|c| c.state == State::Exited);
         if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) && ended {

@@ -3,6 +3,8 @@
 mod common;
 #[path = "agent/resize.rs"]
 mod resize;
+#[path = "agent/static_pods.rs"]
+mod static_pods;
 
 use std::time::{Duration, Instant};
 

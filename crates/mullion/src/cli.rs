@@ -198,6 +198,21 @@ pub struct NodeArgs {
     /// [default: memory.available<100Mi,nodefs.available<10%]
     #[arg(long, value_parser = eviction_hard)]
     pub eviction_hard: Option<EvictionHard>,
+    /// Manifest of a static pod, or directory of them, on the node
+    #[arg(long)]
+    pub pod_manifest_path: Option<String>,
+    /// Web server that sends static pods
+    #[arg(long)]
+    pub manifest_url: Option<String>,
+    /// Headers of requests to it, as NAME:VALUE
+    #[arg(long, value_delimiter = ',')]
+    pub manifest_url_header: Vec<String>,
+    /// How often manifests are read though they look unchanged [default: 20s]
+    #[arg(long)]
+    pub file_check_frequency: Option<GoDuration>,
+    /// How often the web server is asked [default: 20s]
+    #[arg(long)]
+    pub http_check_frequency: Option<GoDuration>,
     /// Size from which on a container's log is rotated [default: 10Mi]
     #[arg(long)]
     pub container_log_max_size: Option<String>,
@@ -281,6 +296,14 @@ impl NodeArgs {
         set(&mut node.boot_id, self.boot_id);
         agent.feature_gates.extend(self.feature_gates.unwrap_or_default().0);
         set(&mut agent.eviction_hard, self.eviction_hard);
+        set(&mut agent.static_pod_path, self.pod_manifest_path);
+        set(&mut agent.static_pod_url, self.manifest_url);
+        for header in self.manifest_url_header {
+            let (name, value) = header.split_once(':').unwrap_or((&header, ""));
+            agent.static_pod_url_header.entry(name.trim().to_owned()).or_default().push(value.trim().to_owned());
+        }
+        set(&mut agent.file_check_frequency, self.file_check_frequency);
+        set(&mut agent.http_check_frequency, self.http_check_frequency);
         set(&mut agent.container_log_max_size, self.container_log_max_size);
         set(&mut agent.image_gc_high_threshold_percent, self.image_gc_high_threshold);
         set(&mut agent.image_gc_low_threshold_percent, self.image_gc_low_threshold);

@@ -44,6 +44,18 @@ pub struct KubeletConfiguration {
     pub feature_gates: BTreeMap<String, bool>,
     /// What has to stay free; a signal that is not named has no threshold.
     pub eviction_hard: EvictionHard,
+    /// A manifest of a static pod or a directory of them; empty for none.
+    pub static_pod_path: String,
+    /// A web server that sends static pods; empty for none.
+    #[serde(rename = "staticPodURL")]
+    pub static_pod_url: String,
+    /// Headers of requests to it: values by name.
+    #[serde(rename = "staticPodURLHeader")]
+    pub static_pod_url_header: BTreeMap<String, Vec<String>>,
+    /// How often manifests are read though they look unchanged.
+    pub file_check_frequency: GoDuration,
+    /// How often the web server is asked.
+    pub http_check_frequency: GoDuration,
     /// Size from which on a container's log is rotated, a quantity.
     pub container_log_max_size: String,
     /// Log files a container keeps, the current one included.
@@ -91,6 +103,11 @@ impl Default for KubeletConfiguration {
             container_runtime_endpoint: String::new(),
             feature_gates: BTreeMap::new(),
             eviction_hard: EvictionHard::default(),
+            static_pod_path: String::new(),
+            static_pod_url: String::new(),
+            static_pod_url_header: BTreeMap::new(),
+            file_check_frequency: GoDuration(Duration::from_secs(20)),
+            http_check_frequency: GoDuration(Duration::from_secs(20)),
             container_log_max_size: "10Mi".to_owned(),
             container_log_max_files: 5,
             image_gc_high_threshold_percent: 85,
@@ -105,7 +122,7 @@ impl Document for KubeletConfiguration {
     const KIND: &'static str = "KubeletConfiguration";
     // `healthzPort: 0` switches the health checks off, as upstream.
     const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods"];
-    const MAPS: &'static [&'static str] = &["featureGates", "evictionHard"];
+    const MAPS: &'static [&'static str] = &["featureGates", "evictionHard", "staticPodURLHeader"];
 
     fn ignored(path: &str) -> Option<&'static str> {
         ignored::reason(path)

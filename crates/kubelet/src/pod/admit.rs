@@ -12,6 +12,8 @@ pub(crate) struct NodeView<'a> {
     pub allocatable: &'a Amounts,
     /// Whether the pod runs in a virtual machine of its own, where images of older builds fit too.
     pub isolated: bool,
+    /// The pod is a static one, which the node's taints do not concern.
+    pub is_static: bool,
 }
 
 /// Checks a new pod against the node and the pods already on it.
@@ -29,7 +31,7 @@ pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<It
             message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
         });
     }
-    if let Some(taint) = untolerated(pod, object) {
+    if let Some(taint) = untolerated(pod, object).filter(|_| !node.is_static) {
         return Err(Refusal {
             reason: "TaintToleration",
             message: format!("Predicate TaintToleration failed: node has the untolerated taint {}", taint.key),
@@ -123,7 +125,7 @@ mod tests {
         }))
         .unwrap();
         let allocatable = Amounts::from([("cpu".to_owned(), Quantity::from_units(2)), ("pods".to_owned(), Quantity::from_units(2))]);
-        let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable, isolated: false };
+        let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable, isolated: false, is_static: false };
         admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason, r.message))
     }
 

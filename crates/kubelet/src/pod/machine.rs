@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container as Spec, Pod};
+use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
 use kube_rules::Refusal;
 
 use super::plan::{self, Step};
@@ -231,6 +231,15 @@ impl PodState {
     /// Addresses of the current sandbox.
     pub(crate) fn pod_ips(&self) -> Vec<String> {
         self.observed.sandboxes.first().map(|s| s.ips.clone()).unwrap_or_default()
+    }
+
+    /// Remembers what the status said, for a pod that no API object of its own shows.
+    pub(crate) fn keep_status(&mut self, status: &PodStatus) {
+        if self.pod.status.as_ref() != Some(status) {
+            for pod in [&mut self.pod, &mut self.asked] {
+                Arc::make_mut(pod).status = Some(status.clone());
+            }
+        }
     }
 
     /// A container of the pod, of whatever kind.

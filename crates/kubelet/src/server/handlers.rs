@@ -80,7 +80,7 @@ fn answer_metrics(metrics: String, format: Format) -> Response<Body> {
 }
 
 fn pods(server: &Server) -> Response<Body> {
-    let items: Vec<_> = server.agent.pods.snapshot().into_iter().map(|(_, p)| json!(*p)).collect();
+    let items: Vec<_> = server.agent.all_pods().into_iter().map(|p| json!(*p)).collect();
     answer_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
 }
 
@@ -108,7 +108,7 @@ fn options(query: &str, now: Timestamp) -> Result<(Options, bool), LogError> {
 
 async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &str, query: &str) -> Response<Body> {
     let agent = &server.agent;
-    let Some(pod) = agent.pods.get(cluster::Key::new(ns, name)) else {
+    let Some(pod) = agent.pod(&cluster::Key::new(ns, name)) else {
         return text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist\n"));
     };
     let known = pod.spec.as_ref().is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container))

@@ -92,7 +92,7 @@ pub(super) async fn serve(server: &Arc<Server>, mut request: Request<Incoming>) 
         ["portForward", namespace, pod, uid] => (namespace, pod, Some(uid), What::PortForward),
         _ => return text(StatusCode::NOT_FOUND, "404 page not found"),
     };
-    let pod = server.agent.pods.get(cluster::Key::new(*namespace, *name));
+    let pod = server.agent.pod(&cluster::Key::new(*namespace, *name));
     let Some(pod) = pod.filter(|pod| uid.is_none_or(|uid| pod.metadata.uid.as_deref() == Some(*uid))) else {
         return text(StatusCode::NOT_FOUND, "pod does not exist");
     };

@@ -115,8 +115,8 @@ impl Worker {
     }
 
     async fn environment(&self, c: &Container) -> Result<env::Environment, ConfigError> {
-        // Variables of Services need the first list of them, as upstream.
-        if tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced()).await.is_err() {
+        // Variables of Services need the first list of them, as upstream; static pods do not wait for the API server.
+        if !self.is_static && tokio::time::timeout(FIRST_SERVICES, self.agent.services.synced()).await.is_err() {
             return Err(ConfigError::ServicesUnread);
         }
         let sources = self.site().fetch(env::references(c)).await?;

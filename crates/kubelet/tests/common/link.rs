@@ -1,5 +1,6 @@
 //! What lies between the agent and the API server: it answers some requests itself, as servers of other ages and settings do.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use apiserver::InProcess;
@@ -19,6 +20,8 @@ pub struct Link {
     refused: Mutex<Vec<String>>,
     /// The line that answers a streamed list, within the watch.
     streams: Mutex<Option<Value>>,
+    /// Nothing answers.
+    down: AtomicBool,
 }
 
 impl Link {
@@ -33,6 +36,11 @@ impl Link {
         *self.streams.lock().unwrap() = Some(json!({"type": "ERROR", "object": status}));
     }
 
+    /// Whether no request arrives.
+    pub fn cut(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
     /// A client whose requests come this way.
     pub fn client(self: &Arc<Self>, server: InProcess) -> kube::Client {
         let link = self.clone();
@@ -40,6 +48,9 @@ impl Link {
     }
 
     async fn carry(self: Arc<Self>, mut server: InProcess, request: Request<Body>) -> Result<Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err("connection refused".into());
+        }
         if let Some((code, answer)) = self.answer(request.uri()) {
             let body = Full::new(Bytes::from(format!("{answer}\n"))).map_err(|never| match never {}).boxed_unsync();
             return Ok(Response::builder().status(code).body(body)?);

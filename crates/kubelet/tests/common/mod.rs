@@ -42,6 +42,8 @@ pub struct World {
     pub os: NodeOs,
     /// How often the next agent looks again.
     pub polls: kubelet::Polls,
+    /// Where the next agent's static pods come from.
+    pub static_pods: kubelet::StaticPods,
     boot: u32,
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
@@ -69,6 +71,7 @@ impl World {
             images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
             os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
+            static_pods: kubelet::StaticPods::default(),
             boot: 0,
             agent: None,
         };
@@ -124,6 +127,7 @@ impl World {
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
             images: self.images,
             polls: self.polls,
+            static_pods: self.static_pods.clone(),
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

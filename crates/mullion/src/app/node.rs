@@ -270,6 +270,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         logs: log_rotation(config)?,
         images: image_collection(config)?,
         polls: kubelet::Polls::default(),
+        static_pods: static_pods(kubelet),
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![host_dns(config.cluster_dns)], ..kubelet::Resolver::default() },
@@ -294,6 +295,17 @@ fn healthz(kubelet: &KubeletConfiguration) -> Result<Option<TcpListener>> {
     }
     let at = SocketAddr::new(kubelet.healthz_bind_address, kubelet.healthz_port);
     TcpListener::bind(at).map(Some).with_context(|| format!("the node agent cannot listen on {at}: end the other node agent of this machine"))
+}
+
+fn static_pods(kubelet: &KubeletConfiguration) -> kubelet::StaticPods {
+    let headers = kubelet.static_pod_url_header.iter().flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())));
+    kubelet::StaticPods {
+        path: kubelet.static_pod_path.clone(),
+        file_check: kubelet.file_check_frequency.0,
+        url: kubelet.static_pod_url.clone(),
+        headers: headers.collect(),
+        http_check: kubelet.http_check_frequency.0,
+    }
 }
 
 /// Pods with `dnsPolicy: Default` ask the cluster's server too: a host of ours has no other.

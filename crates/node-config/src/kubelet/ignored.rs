@@ -5,7 +5,6 @@ const CGROUPS: &str = "the agent makes no control groups; the container runtime 
 const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
 const PERIODS: &str = "changes are acted on as they come, and periods are fixed";
-const STATIC_PODS: &str = "there are no static pods";
 const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and the API server";
 const TLS: &str = "certificates come from tlsCertFile; the TLS library chooses versions and ciphers";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
@@ -19,13 +18,8 @@ const SHUTDOWN: &str = "a shutdown of the host ends pods without a phase of its 
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
     ("enableServer", SERVER),
-    ("staticPodPath", STATIC_PODS),
-    ("staticPodURL", STATIC_PODS),
-    ("staticPodURLHeader", STATIC_PODS),
     ("podLogsDir", "logs of pods are in /var/log/pods"),
     ("syncFrequency", PERIODS),
-    ("fileCheckFrequency", PERIODS),
-    ("httpCheckFrequency", PERIODS),
     ("address", "the server listens at the node's address"),
     ("readOnlyPort", SERVER),
     ("tlsCipherSuites", TLS),
@@ -88,7 +82,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("iptablesMasqueradeBit", NETWORK),
     ("iptablesDropBit", NETWORK),
     ("resolvConf", "pods with dnsPolicy Default ask the cluster's server"),
-    ("runOnce", STATIC_PODS),
+    ("runOnce", "the agent runs until it is ended"),
     ("nodeStatusMaxImages", NODE),
     ("maxOpenFiles", "whoever starts the agent can set it"),
     ("contentType", CLIENT),

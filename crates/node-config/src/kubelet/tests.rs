@@ -48,7 +48,7 @@ fn kubeadms_configuration_means_upstreams_defaults() {
     };
     assert_eq!(config, expected);
     let named: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
-    assert_eq!(named, ["authentication.webhook", "authorization", "cgroupDriver", "rotateCertificates", "staticPodPath"]);
+    assert_eq!(named, ["authentication.webhook", "authorization", "cgroupDriver", "rotateCertificates"]);
 }
 
 #[test]

@@ -28,7 +28,7 @@ impl Machine {
         self.out(Event::Pod(Arc::new(asked)))
     }
 
-    fn status(&mut self) -> k8s_openapi::api::core::v1::PodStatus {
+    fn status(&mut self) -> PodStatus {
         self.out(Event::Tick).status.unwrap()
     }
 
