@@ -12,7 +12,10 @@ pub(crate) mod mirror;
 mod plan;
 mod rows;
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use anyhow::Context as _;
 use cluster::{Client, EventRecorder, EventType, Key, is_conflict, is_not_found};
@@ -30,8 +33,9 @@ use crate::{
     runner::{Next, Queue},
     view::{ServiceRow, Views},
 };
+use kube_rules::Selector;
 use plan::Action;
-use rows::Source;
+use rows::{Desired, Source};
 
 pub(crate) use hints::Distribution;
 pub(crate) use rows::SliceRow;
@@ -40,6 +44,8 @@ struct Context {
     client: Client,
     views: Views,
     events: EventRecorder,
+    /// Services whose endpoints have hints by the annotation, as events told.
+    hinted: Mutex<HashSet<Key>>,
 }
 
 /// Runs the controller until `shutdown`.
@@ -47,7 +53,7 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
     let queue = Queue::<Key>::default();
     watch(&views, &queue);
     let events = EventRecorder::new(client.clone(), "endpoint-slice-controller", "");
-    let context = Arc::new(Context { client, views, events });
+    let context = Arc::new(Context { client, views, events, hinted: Mutex::default() });
     queue.run("endpointslice", 8, shutdown, |key| sync(context.clone(), key)).await;
 }
 
@@ -81,56 +87,80 @@ fn watch(views: &Views, queue: &Queue<Key>) {
 
 async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     let Some(service) = context.views.services.get(&key) else {
+        context.hinted.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         delete_legacy(&context.client, &key).await?;
         return Ok(Next::Change);
     };
     let Some(selector) = service.selector.as_ref().filter(|_| !service.external_name && !service.deleting) else {
         return Ok(Next::Change);
     };
+    let written = reconcile(&context, &key, &service, selector).await;
+    if let Err(error) = &written
+        && !error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>()).any(is_conflict)
+    {
+        let message = format!("Error updating Endpoint Slices for Service {key}: {}", reason(error));
+        context.events.event(&reference(&key, &service), EventType::Warning, "FailedToUpdateEndpointSlices", None, message);
+    }
+    written.map(|()| Next::Change)
+}
+
+/// What the server said, or else what went wrong.
+fn reason(error: &anyhow::Error) -> String {
+    error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()).map_or_else(|| error.to_string(), crate::refusal)
+}
+
+async fn reconcile(context: &Context, key: &Key, service: &ServiceRow, selector: &Selector) -> anyhow::Result<()> {
     let pods: Vec<_> = context.views.pods.in_namespace(&key.ns).into_iter().filter(|(_, pod)| selector.matches(&pod.labels)).collect();
     let slices: Vec<_> =
         context.views.slices.in_namespace(&key.ns).into_iter().filter(|(_, slice)| slice.service == key.name && !slice.mirrors).collect();
-    let zone = |node: &str| context.views.nodes.get(Key::cluster(node)).and_then(|node| node.labels.get("topology.kubernetes.io/zone").cloned());
-    let mut desired = rows::desired(&key, &service, &pods, zone);
+    let zone = |node: &str| Some(context.views.nodes.get(Key::cluster(node))?.labels.get("topology.kubernetes.io/zone").cloned());
+    let Desired { mut groups, skipped } = rows::desired(key, service, &pods, zone);
     let refused = match service.distribution {
         Distribution::Auto => {
             let nodes = context.views.nodes.snapshot();
-            hints::assign(&mut desired, Distribution::Auto, &hints::shares(nodes.iter().map(|(_, node)| node.as_ref())))
+            hints::assign(&mut groups, Distribution::Auto, &hints::shares(nodes.iter().map(|(_, node)| node.as_ref())))
         }
-        other => hints::assign(&mut desired, other, &None),
+        other => hints::assign(&mut groups, other, &None),
     };
-    tell_hints(&context, &key, &service, &slices, &refused);
-    let source = Source::service(&key, &service);
-    let actions = plan::plan(&key, &source, &desired, &slices);
+    tell_hints(context, key, service, &refused);
+    let source = Source::service(key, service);
+    let actions = plan::plan(key, &source, &groups, &slices);
     for action in &actions {
         tracing::debug!(service = %key, "{action}");
-        apply(&context.client, &key, &source, action).await?;
+        apply(&context.client, key, &source, action).await?;
     }
-    write_legacy(&context, &key, &service, &desired).await?;
-    Ok(Next::Change)
+    write_legacy(context, key, service, &groups).await?;
+    // The nodes of these pods may only be late.
+    anyhow::ensure!(skipped.is_empty(), "{}", skipped.join(", "));
+    Ok(())
 }
 
-/// Events about the annotation that distributes by zones: why it has no effect, or that it has one from now on.
-fn tell_hints(context: &Context, key: &Key, service: &ServiceRow, slices: &[(Key, Arc<SliceRow>)], refused: &[String]) {
-    if service.distribution != Distribution::Auto {
-        return;
-    }
-    let object = ObjectReference {
+fn reference(key: &Key, service: &ServiceRow) -> ObjectReference {
+    ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Service".to_owned()),
-        namespace: Some(key.ns.to_string()),
-        name: Some(key.name.to_string()),
+        namespace: Some(key.ns.clone()),
+        name: Some(key.name.clone()),
         uid: Some(service.uid.clone()),
         ..ObjectReference::default()
-    };
-    for reason in refused {
-        context.events.event(&object, EventType::Warning, "TopologyAwareHintsDisabled", None, reason.clone());
     }
-    if refused.is_empty() && !slices.iter().any(|(_, slice)| slice.has_hints()) {
-        for family in &service.families {
-            let message = format!("Topology Aware Hints has been enabled, addressType: {family}");
-            context.events.event(&object, EventType::Normal, "TopologyAwareHintsEnabled", None, message);
+}
+
+fn tell_hints(context: &Context, key: &Key, service: &ServiceRow, refused: &[String]) {
+    let told = {
+        let mut hinted = context.hinted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut had = hinted.contains(key);
+        let told = hints::events(&mut had, service.distribution, refused, &service.families);
+        if had {
+            hinted.insert(key.clone());
+        } else {
+            hinted.remove(key);
         }
+        told
+    };
+    for (is_warning, reason, message) in told {
+        let type_ = if is_warning { EventType::Warning } else { EventType::Normal };
+        context.events.event(&reference(key, service), type_, reason, None, message);
     }
 }
 

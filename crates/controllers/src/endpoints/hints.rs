@@ -99,6 +99,28 @@ pub(super) fn assign(groups: &mut [Group], distribution: Distribution, shares: &
     }
 }
 
+/// Events about the annotation that distributes by zones, as (whether it is a warning, reason, message): why it has no effect, or that it has
+/// one from now on, or no longer. `had` says whether it had one, and is brought up to date.
+pub(super) fn events(had: &mut bool, distribution: Distribution, refused: &[String], families: &[String]) -> Vec<(bool, &'static str, String)> {
+    let before = std::mem::replace(had, distribution == Distribution::Auto && refused.is_empty());
+    if !refused.is_empty() {
+        return refused.iter().map(|why| (true, "TopologyAwareHintsDisabled", why.clone())).collect();
+    }
+    // Upstream tells of the first family alone, too.
+    let family = families.first().map_or("IPv4", String::as_str);
+    match (before, *had) {
+        (false, true) => {
+            let message = format!("Topology Aware Hints has been enabled, addressType: {family}");
+            vec![(false, "TopologyAwareHintsEnabled", message)]
+        }
+        (true, false) => {
+            let message = format!("Topology Aware Hints has been disabled, addressType: {family}");
+            vec![(true, "TopologyAwareHintsDisabled", message)]
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Endpoints of their own zone first; zones with too many then give some to zones with too few.
 fn assign_shares(groups: &mut [Group], family: &str, shares: &Shares) -> Result<(), String> {
     let mut ready: Vec<&mut Member> =
@@ -275,6 +297,31 @@ mod tests {
                     assert!(all[0].members.iter().all(|member| member.hints == Hints::default()), "{endpoints}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn hints_are_told_when_they_come_and_go() {
+        let families = ["IPv6".to_owned(), "IPv4".to_owned()];
+        let refused = ["Nodes only ready in one zone, addressType: IPv6".to_owned()];
+        let enabled = "TopologyAwareHintsEnabled: Topology Aware Hints has been enabled, addressType: IPv6";
+        let disabled = "TopologyAwareHintsDisabled: Topology Aware Hints has been disabled, addressType: IPv6";
+        let why = "TopologyAwareHintsDisabled: Nodes only ready in one zone, addressType: IPv6";
+        let mut had = false;
+        for (what, distribution, refused, expected) in [
+            ("no annotation", Distribution::Anywhere, &[][..], vec![]),
+            ("refused", Distribution::Auto, &refused, vec![why]),
+            ("enabled", Distribution::Auto, &[], vec![enabled]),
+            ("still", Distribution::Auto, &[], vec![]),
+            ("refused again", Distribution::Auto, &refused, vec![why]),
+            ("and gone", Distribution::Anywhere, &[], vec![]),
+            ("enabled again", Distribution::Auto, &[], vec![enabled]),
+            ("another way", Distribution::SameZone, &[], vec![disabled]),
+            ("for good", Distribution::Anywhere, &[], vec![]),
+        ] {
+            let told = events(&mut had, distribution, refused, &families);
+            let told: Vec<String> = told.iter().map(|(_, reason, message)| format!("{reason}: {message}")).collect();
+            assert_eq!(told, expected, "{what}");
         }
     }
 

@@ -5,8 +5,8 @@ use std::{
     sync::Arc,
 };
 
-use cluster::{Client, Informer, Key, Selection};
-use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints};
+use cluster::{Client, EventRecorder, EventType, Informer, Key, Selection};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference};
 use kube::Api;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +14,7 @@ use super::{
     hints::Hints,
     legacy::MANAGED_BY,
     plan,
-    rows::{Group, Member, Port, Source, canonical, is_of_family},
+    rows::{Group, MOST_MIRRORED, Member, Port, Source, canonical, is_of_family},
 };
 use crate::{
     runner::{Next, Queue},
@@ -28,8 +28,6 @@ const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Annotations of Endpoints that their mirrors do not get.
 const OWN_ANNOTATIONS: [&str; 2] = ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
-/// The most addresses of one subset that are mirrored (upstream: `--mirroring-max-endpoints-per-subset`).
-const MOST: usize = 1000;
 
 /// Row of Endpoints that may be mirrored.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +36,10 @@ struct Row {
     labels: Labels,
     annotations: Labels,
     groups: Vec<Group>,
+    /// Addresses that are malformed.
+    invalid: usize,
+    /// Addresses beyond the most of a subset.
+    surplus: usize,
 }
 
 impl Row {
@@ -48,17 +50,53 @@ impl Row {
         if skipped || meta.annotations.as_ref().is_some_and(|all| all.contains_key(LEADER)) {
             return None;
         }
-        let mut all: Vec<Group> = Vec::new();
-        for group in endpoints.subsets.iter().flatten().flat_map(groups) {
-            match all.iter_mut().find(|one| one.family == group.family && one.ports == group.ports) {
-                Some(same) => same.members.extend(group.members),
-                None => all.push(group),
+        let (mut subsets, mut invalid): (Vec<(Vec<Port>, Vec<Member>)>, usize) = (Vec::new(), 0);
+        for subset in endpoints.subsets.iter().flatten() {
+            let ports = ports(subset);
+            let ready = subset.addresses.iter().flatten().map(|address| member(address, true));
+            let waiting = subset.not_ready_addresses.iter().flatten().map(|address| member(address, false));
+            let (members, bad): (Vec<_>, Vec<_>) = ready.chain(waiting).partition(Option::is_some);
+            invalid += bad.len();
+            let members = members.into_iter().flatten();
+            match subsets.iter_mut().find(|(others, _)| *others == ports) {
+                Some((_, same)) => same.extend(members),
+                None => subsets.push((ports, members.collect())),
             }
         }
-        all.iter_mut().for_each(|group| group.members = united(std::mem::take(&mut group.members)));
+        let (mut groups, mut surplus) = (Vec::new(), 0);
+        for (ports, members) in subsets {
+            let mut members = united(members);
+            if members.len() > MOST_MIRRORED {
+                members.sort_by_key(|member| !member.ready);
+                surplus += members.len() - MOST_MIRRORED;
+                members.truncate(MOST_MIRRORED);
+            }
+            for family in ["IPv4", "IPv6"] {
+                let members: Vec<Member> = members.iter().filter(|member| is_of_family(&member.address, family)).cloned().collect();
+                if !members.is_empty() {
+                    groups.push(Group { family: family.to_owned(), ports: ports.clone(), members });
+                }
+            }
+        }
         let mut annotations = meta.annotations.clone().unwrap_or_default();
         annotations.retain(|name, _| !OWN_ANNOTATIONS.contains(&name.as_str()));
-        Some(Self { uid: meta.uid.clone()?, labels, annotations, groups: all })
+        Some(Self { uid: meta.uid.clone()?, labels, annotations, groups, invalid, surplus })
+    }
+
+    /// Warnings about addresses that are not mirrored, in upstream's words.
+    fn warnings(&self) -> Vec<(&'static str, String)> {
+        let mut all = Vec::new();
+        if self.invalid > 0 {
+            all.push(("InvalidIPAddress", format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", self.invalid)));
+        }
+        if self.surplus > 0 {
+            let skipped = self.invalid + self.surplus;
+            let message = format!(
+                "A max of {MOST_MIRRORED} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped"
+            );
+            all.push(("TooManyAddressesToMirror", message));
+        }
+        all
     }
 }
 
@@ -78,22 +116,14 @@ fn united(members: Vec<Member>) -> Vec<Member> {
     all
 }
 
-/// One group of endpoints for each family of addresses in a subset.
-fn groups(subset: &EndpointSubset) -> impl Iterator<Item = Group> {
-    let ports = subset.ports.iter().flatten().map(|port| Port {
+fn ports(subset: &EndpointSubset) -> Vec<Port> {
+    let port = |port: &EndpointPort| Port {
         name: port.name.clone().unwrap_or_default(),
         protocol: port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
         app_protocol: port.app_protocol.clone(),
         port: port.port,
-    });
-    let ports: Vec<Port> = ports.collect();
-    let ready = subset.addresses.iter().flatten().map(|address| member(address, true));
-    let waiting = subset.not_ready_addresses.iter().flatten().map(|address| member(address, false));
-    let members: Vec<Member> = ready.chain(waiting).flatten().take(MOST).collect();
-    ["IPv4", "IPv6"].into_iter().filter_map(move |family| {
-        let members: Vec<Member> = members.iter().filter(|member| is_of_family(&member.address, family)).cloned().collect();
-        (!members.is_empty()).then(|| Group { family: family.to_owned(), ports: ports.clone(), members })
-    })
+    };
+    subset.ports.iter().flatten().map(port).collect()
 }
 
 /// The member of an address; none of one that is malformed.
@@ -117,6 +147,7 @@ struct Context {
     client: Client,
     views: Views,
     endpoints: Informer<Row>,
+    events: EventRecorder,
 }
 
 /// Runs the controller until `shutdown`.
@@ -137,7 +168,8 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
             keys.add(Key::new(&change.key.ns, &slice.service));
         }
     });
-    let context = Arc::new(Context { client, views, endpoints });
+    let events = EventRecorder::new(client.clone(), "endpoint-slice-mirroring-controller", "");
+    let context = Arc::new(Context { client, views, endpoints, events });
     queue.run("endpointslicemirroring", 2, shutdown, |key| sync(context.clone(), key)).await;
 }
 
@@ -148,6 +180,17 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     let row = context.endpoints.get(&key).filter(|_| wanted);
     if row.is_none() && slices.is_empty() {
         return Ok(Next::Change);
+    }
+    for (reason, message) in row.iter().flat_map(|row| row.warnings()) {
+        let object = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Endpoints".to_owned()),
+            namespace: Some(key.ns.clone()),
+            name: Some(key.name.clone()),
+            uid: row.as_ref().map(|row| row.uid.clone()),
+            ..ObjectReference::default()
+        };
+        context.events.event(&object, EventType::Warning, reason, None, message);
     }
     let (source, desired) = match &row {
         Some(row) => (Source::endpoints(&key, &row.uid, &row.labels, &row.annotations), row.groups.as_slice()),
@@ -218,5 +261,21 @@ mod tests {
         let found = Row::new(&serde_json::from_value(json!({"metadata": {"uid": "u"}, "subsets": subsets})).unwrap()).unwrap();
         let texts = |group: &Group| group.members.iter().map(|member| format!("{} {}", member.address, member.ready)).collect::<Vec<_>>();
         assert_eq!(found.groups.iter().map(texts).collect::<Vec<_>>(), [vec!["10.1.2.3 false", "10.1.2.4 true"], vec!["fd00::1 false"]]);
+        assert_eq!(found.warnings(), [("InvalidIPAddress", "Skipped 1 invalid IP addresses when mirroring to EndpointSlices".to_owned())]);
+    }
+
+    #[test]
+    fn a_thousand_addresses_are_mirrored_in_one_slice() {
+        let address = |index: u32| json!({"ip": format!("10.1.{}.{}", index / 200, index % 200)});
+        let of = |range: std::ops::Range<u32>| range.map(address).collect::<Vec<Value>>();
+        let subsets = json!([{"notReadyAddresses": of(0..600), "ports": [{"port": 80}]}, {"addresses": of(600..1003), "ports": [{"port": 80}]}]);
+        let found = Row::new(&serde_json::from_value(json!({"metadata": {"uid": "u"}, "subsets": subsets})).unwrap()).unwrap();
+        let (key, members) = (Key::new("a", "db"), &found.groups[0].members);
+        assert_eq!((found.groups.len(), members.len()), (1, 1000));
+        assert_eq!(members.iter().filter(|member| member.ready).count(), 403, "those that are ready come first");
+        let message = "A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset. 3 addresses were skipped";
+        assert_eq!(found.warnings(), [("TooManyAddressesToMirror", message.to_owned())]);
+        let source = Source::endpoints(&key, "u", &found.labels, &found.annotations);
+        assert_eq!(plan::plan(&key, &source, &found.groups, &[]).len(), 1);
     }
 }

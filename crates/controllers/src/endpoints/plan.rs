@@ -1,14 +1,16 @@
 //! Plan for the EndpointSlices of one Service: create, change, delete. Pure.
 
-use std::{collections::HashSet, fmt, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use cluster::Key;
 use sha2::{Digest as _, Sha256};
 
 use super::rows::{Group, Member, Port, Slice, SliceRow, Source};
-
-/// The most endpoints in one slice (upstream: `--max-endpoints-per-slice`).
-const MOST: usize = 100;
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +41,8 @@ fn describe(member: &Member) -> String {
     format!("{}{state}", member.address)
 }
 
-/// Changes the existing slices to the desired endpoints, moving as few endpoints as possible.
+/// Changes the existing slices to the desired endpoints, moving as few endpoints and writing as few slices as possible. Slices that are being
+/// deleted count as gone, but for their names.
 pub(super) fn plan(key: &Key, source: &Source, desired: &[Group], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut kept: HashSet<&str> = HashSet::new();
@@ -47,7 +50,9 @@ pub(super) fn plan(key: &Key, source: &Source, desired: &[Group], slices: &[(Key
         let mut present: Vec<&(Key, Arc<SliceRow>)> =
             slices.iter().filter(|(_, row)| row.slice.family == group.family && row.slice.ports == group.ports).collect();
         present.sort_by_key(|(name, _)| number(&name.name).unwrap_or(usize::MAX));
-        let filled = fill(&group, &present);
+        let taken: HashSet<usize> = present.iter().filter_map(|(name, _)| number(&name.name)).collect();
+        present.retain(|(_, row)| !row.leaving);
+        let filled = fill(source, &group, &present);
         for (slice_key, row, members) in filled.present {
             kept.insert(&slice_key.name);
             let slice = Slice { members, ..group.clone_empty() };
@@ -55,14 +60,13 @@ pub(super) fn plan(key: &Key, source: &Source, desired: &[Group], slices: &[(Key
                 actions.push(Action::Update { name: slice_key.name.clone(), version: row.version.clone(), slice });
             }
         }
-        let taken: HashSet<usize> = present.iter().filter_map(|(name, _)| number(&name.name)).collect();
         let free = (0..).filter(|number| !taken.contains(number));
         for (members, number) in filled.more.into_iter().zip(free) {
             let slice = Slice { members, ..group.clone_empty() };
             actions.push(Action::Create { name: name(key, source, &group, number), slice });
         }
     }
-    let gone = slices.iter().filter(|(name, _)| !kept.contains(name.name.as_str()));
+    let gone = slices.iter().filter(|(name, row)| !row.leaving && !kept.contains(name.name.as_str()));
     actions.extend(gone.map(|(name, row)| Action::Delete { name: name.name.clone(), version: row.version.clone() }));
     actions
 }
@@ -91,40 +95,62 @@ struct Filled<'a> {
     more: Vec<Vec<Member>>,
 }
 
-/// Members stay in their slice; new ones fill free places, then new slices. Slices that end up empty are left out, but for one of an
-/// empty group.
-fn fill<'a>(group: &Group, present: &[&'a (Key, Arc<SliceRow>)]) -> Filled<'a> {
-    let mut left: Vec<&Member> = group.members.iter().collect();
-    let mut slices: Vec<(&Key, &SliceRow, Vec<Member>)> = Vec::new();
+/// A slice that is there, and what it will hold.
+struct Filling<'a> {
+    key: &'a Key,
+    row: &'a SliceRow,
+    members: Vec<Member>,
+    /// It is written in any case.
+    is_touched: bool,
+}
+
+/// Members stay in their slice. New ones go to slices that are written anyway, then all to one other slice where there is room, then to new
+/// slices (upstream: `reconcileByPortMapping`). Slices that end up empty are left out, but for one of an empty group.
+fn fill<'a>(source: &Source, group: &Group, present: &[&'a (Key, Arc<SliceRow>)]) -> Filled<'a> {
+    let mut places: HashMap<(&str, &str), &Member> =
+        group.members.iter().map(|member| ((member.uid.as_str(), member.address.as_str()), member)).collect();
+    let mut slices: Vec<Filling<'a>> = Vec::new();
     for (key, row) in present {
-        let stays = |member: &&Member| row.slice.members.iter().any(|one| one.uid == member.uid && one.address == member.address);
-        let (mut stay, others): (Vec<&Member>, Vec<&Member>) = left.into_iter().partition(stays);
-        let surplus = stay.split_off(stay.len().min(MOST));
-        // The order within a slice stays, so that an unchanged slice is an equal one.
-        stay.sort_by_key(|member| row.slice.members.iter().position(|one| one.uid == member.uid && one.address == member.address));
-        slices.push((key, row, stay.into_iter().cloned().collect()));
-        left = others;
-        left.extend(surplus);
+        let mut members = Vec::new();
+        for old in &row.slice.members {
+            members.extend(places.remove(&(old.uid.as_str(), old.address.as_str())).cloned());
+        }
+        let is_touched = members != row.slice.members || !source.describes(row);
+        slices.push(Filling { key, row, members, is_touched });
     }
-    let mut left = left.into_iter().cloned();
-    for (_, _, members) in slices.iter_mut().filter(|(_, _, members)| !members.is_empty()) {
-        members.extend(left.by_ref().take(MOST - members.len()));
-    }
-    for (_, _, members) in slices.iter_mut().filter(|(_, _, members)| members.is_empty()) {
-        members.extend(left.by_ref().take(MOST));
-    }
+    let is_left = |member: &&Member| places.contains_key(&(member.uid.as_str(), member.address.as_str()));
+    let mut left: Vec<Member> = group.members.iter().filter(is_left).cloned().collect();
+    let take = |members: &mut Vec<Member>, left: &mut Vec<Member>| {
+        let room = source.most.saturating_sub(members.len()).min(left.len());
+        members.extend(left.drain(..room));
+    };
+    let mut touched: Vec<&mut Filling<'_>> = slices.iter_mut().filter(|slice| slice.is_touched && !slice.members.is_empty()).collect();
+    touched.sort_by_key(|slice| Reverse(slice.members.len()));
+    touched.into_iter().for_each(|slice| take(&mut slice.members, &mut left));
     let mut more: Vec<Vec<Member>> = Vec::new();
-    let rest: Vec<Member> = left.collect();
-    more.extend(rest.chunks(MOST).map(<[Member]>::to_vec));
+    while !left.is_empty() {
+        let fits = |slice: &&mut Filling<'_>| !slice.is_touched && !slice.members.is_empty() && slice.members.len() + left.len() <= source.most;
+        // The first of the fullest ones.
+        let fitting = slices.iter_mut().filter(fits).min_by_key(|slice| Reverse(slice.members.len()));
+        if let Some(slice) = fitting {
+            take(&mut slice.members, &mut left);
+        } else if let Some(slice) = slices.iter_mut().find(|slice| slice.members.is_empty()) {
+            take(&mut slice.members, &mut left);
+        } else {
+            let mut members = Vec::new();
+            take(&mut members, &mut left);
+            more.push(members);
+        }
+    }
     if group.members.is_empty() {
         slices.truncate(1);
         if slices.is_empty() {
             more.push(Vec::new());
         }
     } else {
-        slices.retain(|(_, _, members)| !members.is_empty());
+        slices.retain(|slice| !slice.members.is_empty());
     }
-    Filled { present: slices, more }
+    Filled { present: slices.into_iter().map(|slice| (slice.key, slice.row, slice.members)).collect(), more }
 }
 
 /// The name of a Service's slice for these ports: five hex digits of what they are, and a number.

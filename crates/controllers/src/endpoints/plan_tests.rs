@@ -38,7 +38,7 @@ fn web(name: &str, last: u32, change: impl FnOnce(&mut PodRow)) -> (Key, Arc<Pod
 /// Plans, applies to a table of slices, and returns the actions.
 fn round(service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], slices: &mut BTreeMap<Key, Arc<SliceRow>>) -> Vec<String> {
     let key = Key::new("shop", "web");
-    let desired = rows::desired(&key, service, pods, |_| None);
+    let desired = rows::desired(&key, service, pods, |_| Some(None)).groups;
     let present: Vec<_> = slices.iter().map(|(key, row)| (key.clone(), row.clone())).collect();
     let source = Source::service(&key, service);
     let actions = plan(&key, &source, &desired, &present);
@@ -111,6 +111,64 @@ fn many_pods_fill_slices_and_stay_where_they_are() {
     pods.push(web("q", 300, |_| {}));
     round(&service, &pods, &mut slices);
     assert_eq!(sizes(&slices), [100, 100, 50], "the gap is filled first");
+}
+
+#[test]
+fn new_endpoints_go_where_few_slices_are_written() {
+    // Endpoints by slice, those that go and how many come; then the slices, and how many of them were written.
+    for (before, gone, come, after, written) in [
+        (&[99, 99, 60][..], &[][..], 3, &[99, 99, 63][..], 1),
+        (&[99, 99, 60], &[0], 3, &[100, 100, 60], 2),
+        (&[99, 98, 60], &[0, 99], 4, &[100, 99, 60], 2),
+        (&[60, 80], &[], 20, &[60, 100], 1),
+        (&[60, 80], &[], 40, &[100, 80], 1),
+        (&[60, 80], &[], 41, &[60, 80, 41], 1),
+        (&[1, 50], &[0], 10, &[60], 2),
+    ] {
+        let (service, mut slices) = (service(|_| {}), BTreeMap::new());
+        let key = Key::new("shop", "web");
+        let mut pods: Vec<_> = (0..before.iter().sum::<u32>()).map(|index| web(&format!("p{index:03}"), index, |_| {})).collect();
+        let mut members = rows::desired(&key, &service, &pods, |_| Some(None)).groups.remove(0);
+        for (number, count) in before.iter().enumerate() {
+            let slice = Slice { members: members.members.drain(..*count as usize).collect(), ..members.clone_empty() };
+            let source = Source::service(&key, &service);
+            let name = name(&key, &source, &members, number);
+            let row = SliceRow::ours(&rows::object(&key, &source, &name, &slice, None)).unwrap();
+            slices.insert(Key::new("shop", name), Arc::new(row));
+        }
+        for index in gone.iter().rev() {
+            pods.remove(*index);
+        }
+        pods.extend((0..come).map(|index| web(&format!("q{index:03}"), 900 + index, |_| {})));
+        let actions = round(&service, &pods, &mut slices);
+        let sizes: Vec<u32> = slices.values().map(|row| row.slice.members.len() as u32).collect();
+        assert_eq!((sizes.as_slice(), actions.len()), (after, written), "{before:?} {gone:?} {come}");
+    }
+}
+
+#[test]
+fn a_slice_that_is_being_deleted_is_left_alone() {
+    let (service, mut slices) = (service(|_| {}), BTreeMap::new());
+    let pods = [web("a", 1, |_| {})];
+    round(&service, &pods, &mut slices);
+    let (key, row) = slices.pop_first().unwrap();
+    slices.insert(key.clone(), Arc::new(SliceRow { leaving: true, ..(*row).clone() }));
+    let done = round(&service, &pods, &mut slices);
+    assert!(done.len() == 1 && done[0].starts_with("create web-") && done[0].ends_with("-1: 192.168.1.1"), "{done:?}");
+    assert!(slices[&key].leaving, "its name is taken as long as it is there");
+}
+
+#[test]
+fn pods_on_nodes_that_are_not_there_are_left_out() {
+    let key = Key::new("shop", "web");
+    let pods = [web("a", 1, |_| {}), web("b", 2, |row| row.node = "gone".to_owned()), web("c", 3, |row| row.ips.clear())];
+    let zone = |node: &str| (node == "win01").then(|| Some("west".to_owned()));
+    let found = rows::desired(&key, &service(|_| {}), &pods, zone);
+    let members: Vec<_> = found.groups[0].members.iter().map(|member| (member.pod.as_str(), member.zone.as_deref())).collect();
+    assert_eq!(members, [("a", Some("west"))]);
+    assert_eq!(found.skipped, ["skipping Pod b for Service shop/web: Node gone Not Found"]);
+    let found = rows::desired(&key, &service(|row| row.publish_not_ready = true), &pods, zone);
+    assert_eq!((found.groups[0].members.len(), found.skipped.len()), (2, 0), "whoever publishes everything gets it");
 }
 
 #[test]

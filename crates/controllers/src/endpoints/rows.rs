@@ -19,6 +19,11 @@ pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
 pub(super) const MIRROR_MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The most endpoints in one slice (upstream: `--max-endpoints-per-slice`).
+const MOST: usize = 100;
+/// The most addresses of one subset of Endpoints that are mirrored, all in one slice (upstream: `--mirroring-max-endpoints-per-subset`).
+pub(super) const MOST_MIRRORED: usize = 1000;
+
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 
 /// A port of a slice.
@@ -56,6 +61,14 @@ pub(super) struct Slice {
 /// All members of a Service with the same address family and ports.
 pub(super) type Group = Slice;
 
+/// What a Service should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Desired {
+    pub groups: Vec<Group>,
+    /// Why pods are left out for now, in upstream's words.
+    pub skipped: Vec<String>,
+}
+
 /// Whose slices are made: a Service, or Endpoints that someone wrote by hand.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Source {
@@ -67,6 +80,8 @@ pub(super) struct Source {
     pub annotations: Option<Labels>,
     /// Address families that have a slice even if there is no endpoint.
     pub families: Vec<String>,
+    /// The most endpoints in one slice.
+    pub most: usize,
 }
 
 impl Source {
@@ -83,6 +98,7 @@ impl Source {
             labels: managed(labels, MANAGER, key),
             annotations: None,
             families: service.families.clone(),
+            most: MOST,
         }
     }
 
@@ -94,6 +110,7 @@ impl Source {
             labels: managed(labels.clone(), MIRROR_MANAGER, key),
             annotations: Some(annotations.clone()),
             families: Vec::new(),
+            most: MOST_MIRRORED,
         }
     }
 
@@ -116,6 +133,8 @@ pub(crate) struct SliceRow {
     pub service: String,
     /// It mirrors Endpoints.
     pub mirrors: bool,
+    /// It is being deleted.
+    pub(super) leaving: bool,
     pub version: String,
     pub(super) labels: Labels,
     /// Of a mirror; others' annotations are not kept.
@@ -125,11 +144,6 @@ pub(crate) struct SliceRow {
 }
 
 impl SliceRow {
-    /// Whether one of its endpoints has hints.
-    pub(super) fn has_hints(&self) -> bool {
-        self.slice.members.iter().any(|member| member.hints != Hints::default())
-    }
-
     /// The row of a slice that these controllers manage.
     pub fn ours(slice: &EndpointSlice) -> Option<Self> {
         let labels = slice.metadata.labels.clone().unwrap_or_default();
@@ -140,6 +154,7 @@ impl SliceRow {
         };
         Some(Self {
             mirrors,
+            leaving: slice.metadata.deletion_timestamp.is_some(),
             service: labels.get(SERVICE_NAME)?.clone(),
             version: slice.metadata.resource_version.clone().unwrap_or_default(),
             owner: controller_of(&slice.metadata).map(|owner| owner.uid).unwrap_or_default(),
@@ -191,10 +206,18 @@ fn hints_object(hints: &Hints) -> Option<EndpointHints> {
     some.then(|| EndpointHints { for_zones: (!zones.is_empty()).then_some(zones), for_nodes: (!nodes.is_empty()).then_some(nodes) })
 }
 
-/// The members that a Service should have, by address family and ports, each group sorted by pod.
-pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], zone: impl Fn(&str) -> Option<String>) -> Vec<Group> {
+/// The members that a Service should have, by address family and ports, each group sorted by pod. `zone` is a node's, none of a node that is
+/// not there: pods on such a node are left out, unless the Service publishes whatever there is.
+pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>)], zone: impl Fn(&str) -> Option<Option<String>>) -> Desired {
     let mut groups: BTreeMap<(String, Vec<Port>), Vec<Member>> = BTreeMap::new();
-    for (pod_key, pod) in pods.iter().filter(|(_, pod)| !pod.is_finished()) {
+    let mut skipped = Vec::new();
+    for (pod_key, pod) in pods.iter().filter(|(_, pod)| !pod.is_finished() && !pod.ips.is_empty()) {
+        let zone = zone(&pod.node);
+        if zone.is_none() && !service.publish_not_ready {
+            skipped.push(format!("skipping Pod {} for Service {key}: Node {} Not Found", pod_key.name, pod.node));
+            continue;
+        }
+        let zone = zone.flatten().filter(|zone| !zone.is_empty());
         for family in &service.families {
             let Some(address) = pod.ips.iter().find(|ip| is_of_family(ip, family)).and_then(|ip| canonical(ip)) else { continue };
             let ports = service.ports.iter().filter_map(|port| resolve(port, pod)).collect();
@@ -206,7 +229,7 @@ pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>
                 terminating: pod.deleting,
                 hostname: (!pod.hostname.is_empty() && pod.subdomain == key.name).then(|| pod.hostname.clone()),
                 node: (!pod.node.is_empty()).then(|| pod.node.clone()),
-                zone: zone(&pod.node),
+                zone: zone.clone(),
                 pod: pod_key.name.clone(),
                 uid: pod.uid.clone(),
                 hints: Hints::default(),
@@ -214,7 +237,7 @@ pub(super) fn desired(key: &Key, service: &ServiceRow, pods: &[(Key, Arc<PodRow>
         }
     }
     let group = |((family, ports), members)| Group { family, ports, members };
-    groups.into_iter().map(group).collect()
+    Desired { groups: groups.into_iter().map(group).collect(), skipped }
 }
 
 /// An address in the form that slices have it in.
