@@ -12,7 +12,7 @@ mod plan;
 mod zones;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -38,6 +38,11 @@ use crate::{
 };
 use plan::{Evictions, plan};
 use zones::{Turn, Zones, zone};
+
+/// By how much longer a node that never said whether it is ready may be silent (upstream: `--node-startup-grace-period`, 60 s beside 50).
+const STARTUP: (u32, u32) = (6, 5);
+/// Nodes with this label do not count when it is decided whether evictions go on.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
 struct Context {
     client: Client,
@@ -76,16 +81,24 @@ pub(crate) async fn run(client: Client, views: Views, timing: Timing, shutdown: 
     let queue = Queue::<String>::default();
     let Timing { node_grace: grace, clock } = timing;
     let heard = Arc::new(Heard { clock, at: Mutex::default() });
-    watch(&views, &queue, &heard);
     let events = EventRecorder::new(client.clone(), "node-controller", "");
-    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events: events.clone(), heard, grace, zones: Mutex::default() });
-    tokio::join!(queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)), evict::run(client, views, events, shutdown),);
+    watch(&views, &queue, &heard, &events);
+    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events, heard, grace, zones: Mutex::default() });
+    tokio::join!(queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)), evict::run(client, views, shutdown),);
 }
 
-fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>) {
-    let (keys, heard_of, nodes) = (queue.clone(), heard.clone(), views.nodes.clone());
+fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>, events: &EventRecorder) {
+    let (keys, heard_of, nodes, events) = (queue.clone(), heard.clone(), views.nodes.clone(), events.clone());
     views.nodes.subscribe(move |change| {
         let name = &change.key.name;
+        let told = match (change.old, change.new) {
+            (None, Some(node)) => Some((node, "RegisteredNode", format!("Registered Node {name} in Controller"))),
+            (Some(node), None) => Some((node, "RemovingNode", format!("Removing Node {name} from Controller"))),
+            _ => None,
+        };
+        if let Some((node, reason, message)) = told {
+            events.event(&reference(name, &node.uid), EventType::Normal, reason, None, message);
+        }
         let beat = |row: &NodeRow| row.condition("Ready").and_then(|one| one.heartbeat);
         match (change.old, change.new) {
             (_, None) => {
@@ -121,7 +134,8 @@ fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>) {
 
 async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     let Some(node) = context.views.nodes.get(Key::cluster(&name)) else { return Ok(Next::Change) };
-    let left = context.grace.saturating_sub(context.heard.silent(&name));
+    let grace = if node.condition("Ready").is_some() { context.grace } else { context.grace * STARTUP.0 / STARTUP.1 };
+    let left = grace.saturating_sub(context.heard.silent(&name));
     let (evictions, turn) = evictions(&context, &node);
     let plan = plan(&node, left.is_zero(), evictions);
     if !plan.is_empty() {
@@ -133,6 +147,14 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     if plan.taints.is_some() {
         write_taints(&context, &name, evictions).await?;
     }
+    if !plan.labels.is_empty() {
+        let labels: BTreeMap<&str, &str> = plan.labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let patch = Patch::Merge(json!({"metadata": {"uid": node.uid, "labels": labels}}));
+        match Api::<Node>::all(context.client.clone()).patch(&name, &PatchParams::default(), &patch).await {
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
+            other => other.map(|_| ()).with_context(|| format!("labelling node {name}"))?,
+        }
+    }
     if plan.silence_pods {
         silence_pods(&context, &name).await?;
     }
@@ -142,8 +164,9 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
 
 /// Whether the node's pods may be evicted, and when to ask again. A node that is lost takes its turn among those of its zone.
 fn evictions(context: &Context, node: &NodeRow) -> (Evictions, Option<Duration>) {
-    let nodes = context.views.nodes.snapshot();
-    if !nodes.iter().any(|(_, row)| plan::is_ready(row)) {
+    let mut nodes = context.views.nodes.snapshot();
+    nodes.retain(|(_, row)| !row.labels.contains_key(EXCLUDED));
+    if !nodes.is_empty() && !nodes.iter().any(|(_, row)| plan::is_ready(row)) {
         return (Evictions::Stop, None);
     }
     if !plan::awaits_eviction(node) {
@@ -171,15 +194,18 @@ fn now() -> Time {
 }
 
 async fn mark_unknown(context: &Context, name: &str, node: &NodeRow, conditions: &[String]) -> anyhow::Result<()> {
-    let ever = node.condition("Ready").is_some_and(|one| one.heartbeat.is_some());
-    let (reason, message) = match ever {
-        true => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
-        false => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+    let condition = |type_: &String| {
+        let (reason, message, heartbeat) = match node.condition(type_) {
+            Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status.", None),
+            None => ("NodeStatusNeverUpdated", "Kubelet never posted node status.", node.created),
+        };
+        let mut condition = json!({"type": type_, "status": "Unknown", "reason": reason, "message": message, "lastTransitionTime": now()});
+        if let Some(heartbeat) = heartbeat {
+            condition["lastHeartbeatTime"] = json!(Time(heartbeat));
+        }
+        condition
     };
-    let conditions: Vec<Value> = conditions
-        .iter()
-        .map(|type_| json!({"type": type_, "status": "Unknown", "reason": reason, "message": message, "lastTransitionTime": now()}))
-        .collect();
+    let conditions: Vec<Value> = conditions.iter().map(condition).collect();
     let patch = json!({"metadata": {"uid": node.uid}, "status": {"conditions": conditions}});
     let nodes: Api<Node> = Api::all(context.client.clone());
     match nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await {
@@ -197,7 +223,7 @@ async fn write_taints(context: &Context, name: &str, evictions: Evictions) -> an
     let written = update_with_retry(&nodes, name, |live| {
         let row = NodeRow::new(live);
         let Some(mut taints) = plan::taints(&row, evictions) else { return false };
-        for taint in taints.iter_mut().filter(|taint| taint.effect == "NoExecute" && taint.time_added.is_none()) {
+        for taint in taints.iter_mut().filter(|taint| !row.taints.contains(taint)) {
             taint.time_added = Some(now());
         }
         live.spec.get_or_insert_default().taints = (!taints.is_empty()).then_some(taints);

@@ -249,6 +249,7 @@ impl readiness::Condition for NodeCondition {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeRow {
     pub uid: String,
+    pub created: Option<Timestamp>,
     pub labels: Labels,
     pub pod_cidrs: Vec<String>,
     pub unschedulable: bool,
@@ -270,6 +271,7 @@ impl NodeRow {
         });
         Self {
             uid: node.metadata.uid.clone().unwrap_or_default(),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             pod_cidrs: spec.pod_cidrs.filter(|all| !all.is_empty()).unwrap_or_else(|| spec.pod_cidr.into_iter().collect()),
             unschedulable: spec.unschedulable.unwrap_or_default(),

@@ -1,10 +1,14 @@
 //! Evicts pods from nodes whose NoExecute taints they do not, or no longer, tolerate.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use cluster::{Client, EventRecorder, EventType, Key, is_conflict, is_not_found};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Taint, Toleration};
 use kube::{
     Api,
@@ -16,84 +20,134 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     runner::{Next, Queue},
-    view::{PodRow, Views},
+    view::{NodeRow, PodRow, Views},
 };
+
+/// Since when pods tolerate the taints of their node for a while only, by uid.
+#[derive(Clone, Default)]
+struct Clocks(Arc<Mutex<HashMap<Key, (String, Timestamp)>>>);
+
+impl Clocks {
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, (String, Timestamp)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the time of a pod began; from `now` on if it has not begun yet.
+    fn began(&self, key: &Key, uid: &str, now: Timestamp) -> Timestamp {
+        let mut all = self.all();
+        let clock = all.entry(key.clone()).or_insert_with(|| (uid.to_owned(), now));
+        if clock.0 != uid {
+            *clock = (uid.to_owned(), now);
+        }
+        clock.1
+    }
+
+    fn runs(&self, key: &Key) -> bool {
+        self.all().contains_key(key)
+    }
+
+    /// Answers whether the time of a pod ran.
+    fn stop(&self, key: &Key) -> bool {
+        self.all().remove(key).is_some()
+    }
+}
 
 struct Context {
     client: Client,
     views: Views,
     events: EventRecorder,
-    /// Tolerated time counts from here at the earliest.
-    started: Timestamp,
+    clocks: Clocks,
 }
 
 /// Runs until `shutdown`.
-pub(super) async fn run(client: Client, views: Views, events: EventRecorder, shutdown: CancellationToken) {
-    let queue = Queue::<Key>::default();
-    let (keys, nodes) = (queue.clone(), views.nodes.clone());
+pub(super) async fn run(client: Client, views: Views, shutdown: CancellationToken) {
+    let (queue, clocks) = (Queue::<Key>::default(), Clocks::default());
+    let (keys, nodes, running) = (queue.clone(), views.nodes.clone(), clocks.clone());
     views.pods.subscribe(move |change| {
-        let Some(pod) = change.new.filter(|pod| !pod.node.is_empty()) else { return };
-        let tainted = nodes.get(Key::cluster(&pod.node)).is_some_and(|node| node.taints.iter().any(taints::evicts));
-        if tainted {
+        let is_tainted = |pod: &PodRow| nodes.get(Key::cluster(&pod.node)).is_some_and(|node| node.taints.iter().any(taints::evicts));
+        if running.runs(change.key) || change.new.is_some_and(|pod| !pod.node.is_empty() && is_tainted(pod)) {
             keys.add(change.key.clone());
         }
     });
     let (keys, pods) = (queue.clone(), views.pods.clone());
     views.nodes.subscribe(move |change| {
-        let Some(node) = change.new else { return };
-        let same = change.old.is_some_and(|old| old.taints == node.taints);
-        if !same && node.taints.iter().any(taints::evicts) {
+        let evicting = |node: &NodeRow| node.taints.iter().filter(|taint| taints::evicts(taint)).cloned().collect::<Vec<Taint>>();
+        let before = change.old.map(|node| evicting(node)).unwrap_or_default();
+        // A node that is gone leaves its pods to their collector.
+        if change.new.is_some_and(|node| evicting(node) != before) {
             keys.extend(pods.snapshot().into_iter().filter(|(_, pod)| pod.node == change.key.name).map(|(key, _)| key));
         }
     });
-    let context = Arc::new(Context { client, views, events, started: Timestamp::now() });
+    let events = EventRecorder::new(client.clone(), "taint-eviction-controller", "");
+    let context = Arc::new(Context { client, views, events, clocks });
     queue.run("tainteviction", 8, shutdown, |key| sync(context.clone(), key)).await;
 }
 
-/// When a pod has to leave.
+/// How a pod bears the taints of its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leave {
-    Never,
-    At(Timestamp),
+enum Bears {
+    All,
+    /// For so long.
+    For(Duration),
+    Not,
 }
 
-/// When a pod with these tolerations leaves a node with these taints; tolerated time counts from the newest taint, or from `started`.
-fn leave(all: &[Taint], tolerations: &[Toleration], started: Timestamp) -> Leave {
-    let mut earliest: Option<Option<i64>> = None;
-    let mut since = started;
+/// How a pod with these tolerations bears these taints: the shortest of the times for which it tolerates any of them counts.
+fn bears(all: &[Taint], tolerations: &[Toleration]) -> Bears {
+    let mut shortest: Option<u64> = None;
     for taint in all.iter().filter(|taint| taints::evicts(taint)) {
         let mut fitting = tolerations.iter().filter(|one| taints::tolerates(one, taint)).peekable();
         if fitting.peek().is_none() {
-            return Leave::At(started);
+            return Bears::Not;
         }
-        since = since.max(taint.time_added.as_ref().map_or(started, |time| time.0));
-        for toleration in fitting {
-            let seconds = toleration.toleration_seconds.map(|seconds| seconds.max(0));
-            earliest = Some(match (earliest.flatten(), seconds) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            });
-        }
+        let times = fitting.filter_map(|toleration| toleration.toleration_seconds).map(|seconds| u64::try_from(seconds).unwrap_or_default());
+        shortest = times.chain(shortest).min();
     }
-    match earliest.flatten() {
-        Some(seconds) => Leave::At(since + SignedDuration::from_secs(seconds)),
-        None => Leave::Never,
-    }
+    shortest.map_or(Bears::All, |seconds| Bears::For(Duration::from_secs(seconds)))
 }
 
 async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
-    let Some(pod) = context.views.pods.get(&key).filter(|pod| !pod.deleting) else { return Ok(Next::Change) };
-    let Some(node) = context.views.nodes.get(Key::cluster(&pod.node)) else { return Ok(Next::Change) };
-    match leave(&node.taints, &pod.tolerations, context.started) {
-        Leave::Never => Ok(Next::Change),
-        Leave::At(time) => match Duration::try_from(time.duration_since(Timestamp::now())) {
-            Ok(left) if !left.is_zero() => Ok(Next::Within(left)),
-            _ => evict(&context, &key, &pod).await,
-        },
+    let Some(pod) = context.views.pods.get(&key) else {
+        if context.clocks.stop(&key) {
+            tell(&context, &key, "", "Cancelling deletion of Pod");
+        }
+        return Ok(Next::Change);
+    };
+    let Some(node) = context.views.nodes.get(Key::cluster(&pod.node)).filter(|_| !pod.deleting) else { return Ok(Next::Change) };
+    match bears(&node.taints, &pod.tolerations) {
+        Bears::All => {
+            if context.clocks.stop(&key) {
+                tell(&context, &key, &pod.uid, "Cancelling deletion of Pod");
+            }
+            return Ok(Next::Change);
+        }
+        Bears::For(time) => {
+            let now = Timestamp::now();
+            let passed = Duration::try_from(now.duration_since(context.clocks.began(&key, &pod.uid, now))).unwrap_or_default();
+            if let Some(left) = time.checked_sub(passed).filter(|left| !left.is_zero()) {
+                return Ok(Next::Within(left));
+            }
+        }
+        Bears::Not => {}
     }
+    evict(&context, &key, &pod).await?;
+    context.clocks.stop(&key);
+    Ok(Next::Change)
 }
 
-async fn evict(context: &Context, key: &Key, pod: &PodRow) -> anyhow::Result<Next> {
+fn tell(context: &Context, key: &Key, uid: &str, what: &str) {
+    let object = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(key.ns.clone()),
+        name: Some(key.name.clone()),
+        uid: (!uid.is_empty()).then(|| uid.to_owned()),
+        ..Default::default()
+    };
+    context.events.event(&object, EventType::Normal, "TaintManagerEviction", None, format!("{what} {key}"));
+}
+
+async fn evict(context: &Context, key: &Key, pod: &PodRow) -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
@@ -102,61 +156,54 @@ async fn evict(context: &Context, key: &Key, pod: &PodRow) -> anyhow::Result<Nex
     let patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}});
     let gone = |error: &kube::Error| is_not_found(error) || is_conflict(error);
     match pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
-        Err(error) if gone(&error) => return Ok(Next::Change),
+        Err(error) if gone(&error) => return Ok(()),
         other => other.with_context(|| format!("noting why {key} goes"))?,
     };
-    let object = ObjectReference {
-        kind: Some("Pod".to_owned()),
-        namespace: Some(key.ns.clone()),
-        name: Some(key.name.clone()),
-        uid: Some(pod.uid.clone()),
-        ..Default::default()
-    };
-    context.events.event(&object, EventType::Normal, "TaintManagerEviction", None, format!("Marking for deletion Pod {key}"));
+    tell(context, key, &pod.uid, "Marking for deletion Pod");
     let preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None });
     match pods.delete(&key.name, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
         Err(error) if !gone(&error) => Err(error).with_context(|| format!("evicting {key}")),
-        _ => Ok(Next::Change),
+        _ => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
     #[test]
-    fn pods_leave_when_their_toleration_ends() {
-        let taint = |key: &str, added: i64| Taint { key: key.into(), effect: "NoExecute".into(), time_added: Some(Time(at(added))), value: None };
+    fn pods_bear_taints_as_their_tolerations_say() {
+        let taint = |key: &str| Taint { key: key.into(), effect: "NoExecute".into(), ..Default::default() };
         let tolerate = |key: &str, seconds: Option<i64>| Toleration {
             key: Some(key.into()),
             operator: Some("Exists".into()),
             toleration_seconds: seconds,
             ..Default::default()
         };
-        let harmless = Taint { effect: "NoSchedule".into(), ..taint("a", 0) };
+        let harmless = Taint { effect: "NoSchedule".into(), ..taint("a") };
+        let seconds = |count| Bears::For(Duration::from_secs(count));
         for (what, taints, tolerations, expected) in [
-            ("no taint", vec![], vec![], Leave::Never),
-            ("a taint about scheduling only", vec![harmless], vec![], Leave::Never),
-            ("not tolerated", vec![taint("a", 900)], vec![tolerate("b", None)], Leave::At(at(1000))),
-            ("tolerated for ever", vec![taint("a", 900)], vec![tolerate("a", None)], Leave::Never),
-            ("tolerated for a while", vec![taint("a", 2000)], vec![tolerate("a", Some(300))], Leave::At(at(2300))),
-            ("an old taint counts from the start", vec![taint("a", 10)], vec![tolerate("a", Some(300))], Leave::At(at(1300))),
-            (
-                "the shortest counts",
-                vec![taint("a", 2000), taint("b", 2000)],
-                vec![tolerate("a", Some(300)), tolerate("b", Some(5))],
-                Leave::At(at(2005)),
-            ),
-            ("one of two not tolerated", vec![taint("a", 2000), taint("b", 2000)], vec![tolerate("a", None)], Leave::At(at(1000))),
-            ("negative is at once", vec![taint("a", 2000)], vec![tolerate("a", Some(-5))], Leave::At(at(2000))),
+            ("no taint", vec![], vec![], Bears::All),
+            ("a taint about scheduling only", vec![harmless], vec![], Bears::All),
+            ("not tolerated", vec![taint("a")], vec![tolerate("b", None)], Bears::Not),
+            ("tolerated for ever", vec![taint("a")], vec![tolerate("a", None)], Bears::All),
+            ("tolerated for a while", vec![taint("a")], vec![tolerate("a", Some(300))], seconds(300)),
+            ("the shortest counts", vec![taint("a"), taint("b")], vec![tolerate("a", Some(300)), tolerate("b", Some(5))], seconds(5)),
+            ("of one taint too", vec![taint("a")], vec![tolerate("a", None), tolerate("a", Some(7))], seconds(7)),
+            ("one of two not tolerated", vec![taint("a"), taint("b")], vec![tolerate("a", None)], Bears::Not),
+            ("negative is at once", vec![taint("a")], vec![tolerate("a", Some(-5))], seconds(0)),
         ] {
-            assert_eq!(leave(&taints, &tolerations, at(1000)), expected, "{what}");
+            assert_eq!(bears(&taints, &tolerations), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn the_time_of_a_pod_begins_when_it_is_first_seen_to_run() {
+        let (clocks, key) = (Clocks::default(), Key::new("a", "web"));
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!((clocks.began(&key, "1", at(10)), clocks.began(&key, "1", at(20))), (at(10), at(10)));
+        assert_eq!(clocks.began(&key, "2", at(30)), at(30), "another pod of the name");
+        assert!(clocks.runs(&key) && clocks.stop(&key) && !clocks.stop(&key) && !clocks.runs(&key));
+        assert_eq!(clocks.began(&key, "2", at(40)), at(40), "it begins anew after it was stopped");
     }
 }

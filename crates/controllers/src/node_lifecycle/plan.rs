@@ -21,6 +21,8 @@ const PRESSURES: [(&str, &str); 4] = [
 ];
 /// Conditions that become Unknown when the node agent is silent.
 const HEARD_FROM_AGENT: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+/// Labels, and those of earlier releases that repeat them.
+const LABELS: [(&str, &str); 2] = [("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
 /// Everything to do now.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -31,6 +33,8 @@ pub(super) struct Plan {
     pub taints: Option<Vec<Taint>>,
     /// Whether its pods lose their readiness.
     pub silence_pods: bool,
+    /// Labels that repeat others and are missing or say something else.
+    pub labels: Vec<(&'static str, String)>,
 }
 
 impl Plan {
@@ -52,6 +56,7 @@ impl fmt::Display for Plan {
         if self.silence_pods {
             parts.push("its pods are not ready".to_owned());
         }
+        parts.extend(self.labels.iter().map(|(name, value)| format!("label {name}={value}")));
         f.write_str(&parts.join("; "))
     }
 }
@@ -87,17 +92,20 @@ fn is_evicted(node: &NodeRow) -> bool {
 
 /// Plan for a node; `expired`: it was silent for longer than its grace.
 pub(super) fn plan(node: &NodeRow, expired: bool, evictions: Evictions) -> Plan {
-    let known = |type_: &&&str| match node.condition(type_) {
-        Some(condition) => condition.status != "Unknown",
-        None => **type_ == "Ready",
-    };
-    let unknown = match expired {
+    let known = |type_: &&&str| node.condition(type_).is_none_or(|condition| condition.status != "Unknown");
+    // The others follow Ready alone, as upstream has it.
+    let unknown = match expired && !is_unknown(node) {
         true => HEARD_FROM_AGENT.iter().filter(known).map(|type_| (*type_).to_owned()).collect(),
         false => Vec::new(),
     };
     // The taints that follow from new conditions are written once the conditions are seen.
     let taints = if unknown.is_empty() { taints(node, evictions) } else { None };
-    Plan { silence_pods: is_unknown(node), unknown, taints }
+    Plan { silence_pods: is_unknown(node), unknown, taints, labels: labels(node) }
+}
+
+fn labels(node: &NodeRow) -> Vec<(&'static str, String)> {
+    let wanted = LABELS.iter().filter_map(|(label, copy)| Some((*copy, node.labels.get(*label)?)));
+    wanted.filter(|(copy, value)| node.labels.get(*copy) != Some(*value)).map(|(copy, value)| (copy, value.clone())).collect()
 }
 
 /// The taints that a node should have, if they are others than it has.
@@ -151,6 +159,21 @@ mod tests {
     }
 
     #[test]
+    fn labels_of_earlier_releases_repeat_those_of_today() {
+        for (labels, expected) in [
+            (&[][..], ""),
+            (&[("kubernetes.io/os", "windows")], "label beta.kubernetes.io/os=windows"),
+            (&[("kubernetes.io/os", "windows"), ("beta.kubernetes.io/os", "windows")], ""),
+            (&[("kubernetes.io/arch", "amd64"), ("beta.kubernetes.io/arch", "arm64")], "label beta.kubernetes.io/arch=amd64"),
+            (&[("beta.kubernetes.io/os", "linux")], ""),
+        ] {
+            let mut row = node(&[("Ready", "True")], &[], false);
+            row.labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            assert_eq!(plan(&row, false, Evictions::Go).to_string(), expected, "{labels:?}");
+        }
+    }
+
+    #[test]
     fn conditions_decide_taints_and_pods() {
         for (what, node, expired, evictions, expected) in [
             ("a new node", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), false, Evictions::Go, ""),
@@ -175,9 +198,15 @@ mod tests {
                 node(&[("Ready", "True"), ("DiskPressure", "False")], &[], false),
                 true,
                 Evictions::Go,
-                "unknown: Ready DiskPressure",
+                "unknown: Ready MemoryPressure DiskPressure PIDPressure",
             ),
-            ("a node never spoke", node(&[], &[(NOT_READY, NO_SCHEDULE)], false), true, Evictions::Go, "unknown: Ready"),
+            (
+                "a node never spoke",
+                node(&[], &[(NOT_READY, NO_SCHEDULE)], false),
+                true,
+                Evictions::Go,
+                "unknown: Ready MemoryPressure DiskPressure PIDPressure",
+            ),
             (
                 "a silent node",
                 node(&[("Ready", "Unknown")], &[(NOT_READY, NO_SCHEDULE)], false),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use controllers::Timing;
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Node, Service},
+    core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{
@@ -137,5 +137,31 @@ async fn the_lease_alone_keeps_a_node_alive() {
     let losses = async || cluster.event_counts("default", "win01", "NodeNotReady").await;
     until_async("the event", async || losses().await > 0).await;
     assert_eq!(losses().await, 1, "the lease kept it alive before");
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_eviction_that_is_due_later_is_cancelled_when_its_taint_goes() {
+    let mut cluster = Cluster::start().await;
+    cluster.add_node("win01", "windows").await;
+    let registered = "RegisteredNode: Registered Node win01 in Controller".to_owned();
+    until_async("the node is welcomed", async || cluster.events("default", "win01").await.contains(&registered)).await;
+    let pods = cluster.api::<Pod>();
+    let pod = |name: &str, tolerations: serde_json::Value| -> Pod {
+        object(json!({"metadata": {"name": name}, "spec": {"tolerations": tolerations, "containers": [{"name": "c", "image": "nanoserver"}]}}))
+    };
+    create(&pods, &pod("patient", json!([{"key": "broken", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3600}]))).await;
+    create(&pods, &pod("touchy", json!([]))).await;
+    let runs = async |name: &str| pods.get(name).await.unwrap().status.is_some_and(|status| status.pod_ip.is_some());
+    until_async("both run", async || runs("patient").await && runs("touchy").await).await;
+    let nodes: Api<Node> = Api::all(cluster.admin());
+    let taint = json!({"spec": {"taints": [{"key": "broken", "effect": "NoExecute"}]}});
+    nodes.patch("win01", &PatchParams::default(), &Patch::Strategic(taint)).await.unwrap();
+    until_async("the pod without a toleration is evicted", async || pods.get_opt("touchy").await.unwrap().is_none()).await;
+    let told = async |name: &str, what: &str| cluster.events("default", name).await.contains(&format!("TaintManagerEviction: {what} default/{name}"));
+    until_async("an event says so", async || told("touchy", "Marking for deletion Pod").await).await;
+    nodes.patch("win01", &PatchParams::default(), &Patch::Merge(json!({"spec": {"taints": null}}))).await.unwrap();
+    until_async("the other one may stay", async || told("patient", "Cancelling deletion of Pod").await).await;
+    assert!(runs("patient").await);
     cluster.stop().await;
 }
