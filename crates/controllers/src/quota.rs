@@ -111,11 +111,11 @@ fn settle(keys: &Queue<Key>, quotas: &Informer<Row>, ns: &str) {
     }
 }
 
-/// Whether a pod uses less than before.
+/// Whether a pod may use less than before: it ended or goes, its containers got other resources, or it is in other scopes.
 fn gives_back(old: Option<&PodRow>, new: Option<&PodRow>) -> bool {
     match (old, new) {
         (Some(_), None) => true,
-        (Some(old), Some(new)) => old.is_active() && !new.is_active(),
+        (Some(old), Some(new)) => (old.is_active() && !new.is_active()) || old.charge != new.charge,
         (None, _) => false,
     }
 }
@@ -281,16 +281,32 @@ mod tests {
     }
 
     #[test]
+    fn a_pods_charge_follows_its_scope_and_the_resources_that_it_has() {
+        let charge = |spec: Value, cpu: &str| {
+            let resources = json!({"requests": {"cpu": cpu}});
+            let status =
+                json!({"containerStatuses": [{"name": "c", "ready": true, "restartCount": 0, "image": "", "imageID": "", "resources": resources}]});
+            PodRow::new(&serde_json::from_value(json!({"spec": spec, "status": status})).unwrap()).charge
+        };
+        let (plain, bounded) = (json!({"containers": []}), json!({"containers": [], "activeDeadlineSeconds": 5}));
+        assert_eq!(charge(plain.clone(), "1"), charge(plain.clone(), "1"));
+        assert_ne!(charge(plain.clone(), "1"), charge(plain.clone(), "2"));
+        assert_ne!(charge(plain, "1"), charge(bounded, "1"));
+    }
+
+    #[test]
     fn pods_that_end_or_go_give_back() {
         let (_, pod) = crate::testing::pod("a", |_| {});
         let (_, ended) = crate::testing::pod("a", |row| row.phase = "Succeeded".to_owned());
         let (_, deleting) = crate::testing::pod("a", |row| row.deleting = true);
+        let (_, resized) = crate::testing::pod("a", |row| row.charge += 1);
         for (old, new, expected) in [
             (None, Some(&pod), false),
             (Some(&pod), Some(&pod), false),
             (Some(&pod), Some(&ended), true),
             (Some(&pod), Some(&deleting), true),
             (Some(&ended), None, true),
+            (Some(&pod), Some(&resized), true),
         ] {
             assert_eq!(gives_back(old.map(AsRef::as_ref), new.map(AsRef::as_ref)), expected);
         }

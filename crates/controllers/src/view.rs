@@ -1,5 +1,7 @@
 //! Shared informers of the controllers, and their compact rows.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use cluster::{ApiServer, Client, Informer, Key, Selection};
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -85,8 +87,12 @@ pub(crate) struct PodRow {
     pub tolerations: Vec<Toleration>,
     /// Names of the claims whose volumes it uses.
     pub claims: Vec<String>,
-    /// Whether some of them are made for it alone.
-    pub has_ephemeral: bool,
+    /// Those of them that are made for it alone.
+    pub ephemeral_claims: Vec<String>,
+    /// Its node's agent is done with it, or it was deleted by force: it only waits to be gone.
+    pub shut_down: bool,
+    /// A digest of what decides about its share of quotas beside its phase: its scope, and the resources that its containers have now.
+    pub charge: u64,
 }
 
 /// A claim that a pod uses.
@@ -127,6 +133,23 @@ fn disrupted(status: &PodStatus) -> Option<Timestamp> {
     ours.then(|| target.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
+/// See [`PodRow::charge`].
+fn charge(spec: &PodSpec, status: &PodStatus) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0).hash(&mut hasher);
+    for container in status.init_container_statuses.iter().chain(&status.container_statuses).flatten() {
+        let Some(resources) = &container.resources else { continue };
+        container.name.hash(&mut hasher);
+        for amounts in [&resources.requests, &resources.limits] {
+            for (name, amount) in amounts.iter().flatten() {
+                (name, &amount.0).hash(&mut hasher);
+            }
+            0u8.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
 impl PodRow {
     pub fn new(pod: &Pod) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
@@ -143,7 +166,9 @@ impl PodRow {
             port: port.container_port,
         });
         Self {
-            has_ephemeral: claims_of(pod).any(|claim| claim.ephemeral),
+            ephemeral_claims: claims_of(pod).filter(|claim| claim.ephemeral).map(|claim| claim.name).collect(),
+            shut_down: meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0),
+            charge: charge(&spec, &status),
             claims: claims_of(pod).map(|claim| claim.name).collect(),
             uid: meta.uid.clone().unwrap_or_default(),
             labels: meta.labels.clone().unwrap_or_default(),

@@ -28,7 +28,7 @@ pub(super) async fn run(client: Client, views: Views, storage: StorageViews, shu
     let queue = Queue::<Key>::default();
     let keys = queue.clone();
     views.pods.subscribe(move |change| {
-        if change.new.is_some_and(|pod| pod.has_ephemeral && !pod.deleting && pod.node.is_empty()) {
+        if change.new.is_some_and(|pod| !pod.ephemeral_claims.is_empty() && !pod.deleting && pod.node.is_empty()) {
             keys.add(change.key.clone());
         }
     });
@@ -36,7 +36,7 @@ pub(super) async fn run(client: Client, views: Views, storage: StorageViews, shu
     storage.claims.subscribe(move |change| {
         if change.new.is_none() {
             let all = pods.in_namespace(&change.key.ns).into_iter();
-            keys.extend(all.filter(|(_, pod)| pod.has_ephemeral && pod.claims.contains(&change.key.name)).map(|(key, _)| key));
+            keys.extend(all.filter(|(_, pod)| !pod.ephemeral_claims.is_empty() && pod.claims.contains(&change.key.name)).map(|(key, _)| key));
         }
     });
     let events = EventRecorder::new(client.clone(), "ephemeral_volume", "");
@@ -45,7 +45,7 @@ pub(super) async fn run(client: Client, views: Views, storage: StorageViews, shu
 }
 
 async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
-    if !context.views.pods.get(&key).is_some_and(|pod| pod.has_ephemeral && !pod.deleting && !pod.is_finished()) {
+    if !context.views.pods.get(&key).is_some_and(|pod| !pod.ephemeral_claims.is_empty() && !pod.deleting && !pod.is_finished()) {
         return Ok(Next::Change);
     }
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &key.ns);

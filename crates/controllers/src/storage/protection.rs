@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     runner::{Next, Queue},
-    view::Views,
+    view::{PodRow, Views},
 };
 
 struct Context {
@@ -44,7 +44,7 @@ pub(super) async fn run(client: Client, views: Views, storage: StorageViews, shu
     });
     let (keys, claims) = (queue.clone(), storage.claims.clone());
     views.pods.subscribe(move |change| {
-        let done = change.new.is_none_or(|pod| pod.is_finished());
+        let done = change.new.is_none_or(|pod| pod.shut_down);
         let Some(pod) = change.old.or(change.new).filter(|_| done) else { return };
         let names = pod.claims.iter().map(|name| Key::new(&change.key.ns, name));
         keys.extend(names.filter(|key| claims.get(key).is_some_and(|claim| claim.deleting)).map(Work::Claim));
@@ -65,6 +65,13 @@ enum Step {
     Remove,
 }
 
+/// Whether a pod holds a claim: it is on a node, whose agent may have the volume mounted until the pod is gone, even after its end. A volume
+/// that is made for the pod alone is free once the agent is done with the pod.
+fn holds(pod: &PodRow, claim: &str) -> bool {
+    let named = |claims: &[String]| claims.iter().any(|name| name == claim);
+    !pod.node.is_empty() && named(&pod.claims) && !(pod.shut_down && named(&pod.ephemeral_claims))
+}
+
 fn step(deleting: bool, protected: bool, in_use: impl FnOnce() -> bool) -> Step {
     match (deleting, protected) {
         (false, false) => Step::Add,
@@ -78,7 +85,7 @@ async fn sync(context: Arc<Context>, work: Work) -> anyhow::Result<Next> {
         Work::Claim(key) => {
             let Some(claim) = context.storage.claims.get(key) else { return Ok(Next::Change) };
             let pods = context.views.pods.in_namespace(&key.ns);
-            let uses = || pods.iter().any(|(_, pod)| !pod.is_finished() && pod.claims.contains(&key.name));
+            let uses = || pods.iter().any(|(_, pod)| holds(pod, &key.name));
             let step = step(claim.deleting, claim.protected, uses);
             if step == Step::Remove && is_used(&context.client, key).await? {
                 return Ok(Next::Change);
@@ -97,8 +104,7 @@ async fn sync(context: Arc<Context>, work: Work) -> anyhow::Result<Next> {
 /// Our view may be late: a pod that uses the claim may exist already.
 async fn is_used(client: &Client, key: &Key) -> anyhow::Result<bool> {
     let pods = Api::<Pod>::namespaced(client.clone(), &key.ns).list(&ListParams::default()).await.context("looking for pods that use a claim")?;
-    let rows = pods.items.iter().map(crate::view::PodRow::new);
-    Ok(rows.into_iter().any(|pod| !pod.is_finished() && pod.claims.contains(&key.name)))
+    Ok(pods.items.iter().any(|pod| holds(&PodRow::new(pod), &key.name)))
 }
 
 async fn write<K>(api: &Api<K>, name: &str, finalizer: &str, step: Step) -> anyhow::Result<Next>
@@ -130,6 +136,26 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pods_on_nodes_hold_their_claims_until_they_are_gone() {
+        let pod = |change: fn(&mut PodRow)| {
+            let (_, row) = crate::testing::pod("a", |row| {
+                row.node = "win01".to_owned();
+                (row.claims, row.ephemeral_claims) = (vec!["data".to_owned(), "a-scratch".to_owned()], vec!["a-scratch".to_owned()]);
+                change(row);
+            });
+            row
+        };
+        for (what, pod, expected) in [
+            ("it runs", pod(|_| {}), [true, true, false]),
+            ("it has no node", pod(|row| row.node.clear()), [false, false, false]),
+            ("it has ended", pod(|row| row.phase = "Succeeded".to_owned()), [true, true, false]),
+            ("it is shut down", pod(|row| row.shut_down = true), [true, false, false]),
+        ] {
+            assert_eq!(["data", "a-scratch", "other"].map(|claim| holds(&pod, claim)), expected, "{what}");
+        }
+    }
 
     #[test]
     fn objects_in_use_keep_their_finalizer() {
