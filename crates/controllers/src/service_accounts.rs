@@ -1,7 +1,9 @@
 //! In each namespace: the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`.
 //!
-//! Inputs: namespaces, those two objects, the authority's certificate. Outputs: those two objects. Mirrors
+//! Inputs: namespaces, those two objects, the authority's certificate. Outputs: those two objects, and the tokens of [`tokens`]. Mirrors
 //! `pkg/controller/serviceaccount/serviceaccounts_controller.go` and `pkg/controller/certificates/rootcacertpublisher`.
+
+mod tokens;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -42,8 +44,11 @@ pub(crate) async fn run(client: Client, views: Views, root_ca_pem: String, shutd
     views.service_accounts.subscribe(move |change| keys.add(change.key.ns.clone()));
     let keys = queue.clone();
     views.root_cas.subscribe(move |change| keys.add(change.key.ns.clone()));
-    let context = Arc::new(Context { client, views, root_ca_pem });
-    queue.run("serviceaccount", 8, shutdown, |namespace| sync(context.clone(), namespace)).await;
+    let context = Arc::new(Context { client: client.clone(), views: views.clone(), root_ca_pem: root_ca_pem.clone() });
+    tokio::join!(
+        queue.run("serviceaccount", 8, shutdown.clone(), |namespace| sync(context.clone(), namespace)),
+        tokens::run(client, views, root_ca_pem, shutdown),
+    );
 }
 
 /// Objects missing in a namespace.

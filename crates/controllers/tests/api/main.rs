@@ -16,6 +16,7 @@ mod load_balancers;
 mod nodes;
 mod quotas;
 mod replication_controllers;
+mod service_accounts;
 mod statefulsets;
 mod storage;
 mod watches;

@@ -54,12 +54,10 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
             }
         }
         // Nothing is sent to it in the tunnel: pods answer to its own address.
-        Role::Host { address } => {
-            match tunnel(inputs, *address, own_mac("", &inputs.settings.node_name), None) {
-                Some(tunnel) => through(tunnel, vteps, desired),
-                None => desired.problems.push(no_link(*address)),
-            }
-        }
+        Role::Host { address } => match tunnel(inputs, *address, own_mac("", &inputs.settings.node_name), None) {
+            Some(tunnel) => through(tunnel, vteps, desired),
+            None => desired.problems.push(no_link(*address)),
+        },
         Role::Router => {}
     }
 }
