@@ -1,5 +1,5 @@
 //! The Container Network Interface: the specification's documents, the caller's side ([`runtime`]),
-//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `bridge` and `portmap`.
+//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `wincni`, `bridge` and `portmap`.
 //!
 //! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.
 //! Supports specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
@@ -9,6 +9,8 @@
 pub mod bridge;
 mod fold;
 pub mod ipam;
+#[cfg(target_os = "linux")]
+mod links;
 pub mod plugin;
 #[cfg(target_os = "linux")]
 pub mod portmap;

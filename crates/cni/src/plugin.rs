@@ -10,8 +10,7 @@ use crate::ipam;
 use crate::spec::{AddResult, CniError, PluginConfig, SpecVersion, code, valid_id};
 use crate::win_bridge::{self, Kind};
 
-/// The names that [`plugin_main`] answers to, each also with `.exe`. `win-l2bridge` and `wincni` are older names of
-/// `win-bridge`.
+/// The names that [`plugin_main`] answers to, each also with `.exe`. `win-l2bridge` is an older name of `win-bridge`.
 pub const PLUGINS: &[&str] = &[
     #[cfg(target_os = "linux")]
     "bridge",
@@ -135,14 +134,44 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<String>, stdin: impl Read) -
 fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError> {
     match name {
         "host-local" => ipam::host_local::handle(request),
-        "win-bridge" | "win-l2bridge" | "wincni" => win_bridge::handle(request, Kind::Bridge),
+        "win-bridge" | "win-l2bridge" => win_bridge::handle(request, Kind::Bridge),
         "win-overlay" => win_bridge::handle(request, Kind::Overlay),
+        "wincni" => win_bridge::handle(request, Kind::Wincni),
         #[cfg(target_os = "linux")]
         "bridge" => crate::bridge::handle(request),
         #[cfg(target_os = "linux")]
         "portmap" => crate::portmap::handle(request),
-        _ => Err(CniError::internal(format!("{name:?} is not a plug-in of this program; it answers to {}", PLUGINS.join(", ")))),
+        _ => Err(unknown_plugin(name)),
     }
+}
+
+/// Reads the configuration of plug-in `name` for an ADD, and does nothing.
+///
+/// # Errors
+/// Those of the plug-in: codes 1, 6 and 7.
+pub fn read_config(name: &str, stdin: &[u8]) -> Result<(), CniError> {
+    let env = |key: &str| match key {
+        "CNI_CONTAINERID" => Some("container".to_owned()),
+        "CNI_NETNS" => Some("/run/netns/container".to_owned()),
+        "CNI_IFNAME" => Some("eth0".to_owned()),
+        _ => None,
+    };
+    let request = Request::read("ADD", &env, stdin)?;
+    match stem(name) {
+        "host-local" => ipam::host_local::check_config(&request),
+        "win-bridge" | "win-l2bridge" => win_bridge::check_config(&request, Kind::Bridge),
+        "win-overlay" => win_bridge::check_config(&request, Kind::Overlay),
+        "wincni" => win_bridge::check_config(&request, Kind::Wincni),
+        #[cfg(target_os = "linux")]
+        "bridge" => crate::bridge::check_config(&request),
+        #[cfg(target_os = "linux")]
+        "portmap" => crate::portmap::check_config(&request),
+        _ => Err(unknown_plugin(name)),
+    }
+}
+
+fn unknown_plugin(name: &str) -> CniError {
+    CniError::internal(format!("{name:?} is not a plug-in of this program; it answers to {}", PLUGINS.join(", ")))
 }
 
 impl Request {

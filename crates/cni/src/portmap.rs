@@ -55,6 +55,14 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     }
 }
 
+/// Reads the configuration.
+///
+/// # Errors
+/// When it is wrong.
+pub fn check_config(request: &Request) -> Result<(), CniError> {
+    requested(request).map(drop)
+}
+
 fn nft(error: NftError) -> CniError {
     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
     CniError::new(code::IO, format!("cannot map host ports: {error}{cause}"))

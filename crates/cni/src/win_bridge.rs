@@ -1,12 +1,15 @@
-//! `win-bridge` and `win-overlay`: endpoints of pods on an L2Bridge, L2Tunnel or Overlay network of the Host Networking Service.
-//! Source: containernetworking/plugins `plugins/main/windows/{win-bridge,win-overlay}` and `pkg/hns`, HCN (V2) path.
+//! `win-bridge`, `win-overlay` and `wincni`: endpoints of pods on a network of the Host Networking Service.
+//! Source: containernetworking/plugins `plugins/main/windows/{win-bridge,win-overlay}` and `pkg/hns`, HCN (V2) path; of wincni,
+//! microsoft/SDN `Kubernetes/wincni`.
 //!
-//! The network exists already (the pod network between nodes makes it); `CNI_NETNS` is an HCN namespace's GUID.
+//! The network exists already (the pod network between nodes makes it), but wincni makes one that is missing ([`network`]).
+//! `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
 //! cleans HNS and IPAM both before it reports; ADD succeeds only when the endpoint has its adapter ([`verify`]);
 //! CHECK repairs what HNS lost ([`repair`]); GC and STATUS do their work; one merged OutBoundNAT policy.
 
 mod config;
+mod network;
 mod repair;
 mod verify;
 
@@ -18,6 +21,7 @@ use crate::ipam;
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Dns, Interface, IpConfig, Route, code};
 use config::Config;
+use network::find_network;
 
 /// The owner mark of endpoints made here.
 pub const OWNER: &str = "mullion";
@@ -28,6 +32,7 @@ pub enum Kind {
     #[default]
     Bridge,
     Overlay,
+    Wincni,
 }
 
 impl Kind {
@@ -36,6 +41,7 @@ impl Kind {
         match self {
             Self::Bridge => ("win-bridge", "L2Bridge or L2Tunnel"),
             Self::Overlay => ("win-overlay", "Overlay"),
+            Self::Wincni => ("wincni", "L2Bridge, L2Tunnel, Transparent, Overlay or NAT"),
         }
     }
 
@@ -43,6 +49,7 @@ impl Kind {
         match self {
             Self::Bridge => matches!(network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel),
             Self::Overlay => *network_type == NetworkType::Overlay,
+            Self::Wincni => network::MADE.iter().any(|(_, made)| made == network_type),
         }
     }
 }
@@ -61,8 +68,16 @@ pub fn handle_over(client: &Client, request: &Request, kind: Kind) -> Result<Opt
         Command::Del => del(client, request).map(|()| None),
         Command::Check => repair::check(client, request, &config).map(|()| None),
         Command::Gc => gc(client, request, kind).map(|()| None),
-        Command::Status => status(client, request, kind).map(|()| None),
+        Command::Status => status(client, request, &config).map(|()| None),
     }
+}
+
+/// Reads the configuration.
+///
+/// # Errors
+/// When it is wrong.
+pub fn check_config(request: &Request, kind: Kind) -> Result<(), CniError> {
+    Config::read(request, kind).map(drop)
 }
 
 fn hns(what: impl std::fmt::Display, error: &HcnError) -> CniError {
@@ -83,20 +98,6 @@ fn namespace_id(request: &Request) -> Result<Guid, CniError> {
     })
 }
 
-fn find_network(client: &Client, name: &str, kind: Kind) -> Result<HostComputeNetwork, CniError> {
-    let found: Option<HostComputeNetwork> = client.get_by_name(name).map_err(|e| hns(format_args!("look up HNS network {name:?}"), &e))?;
-    let Some(network) = found else {
-        let text = format!("HNS network {name:?} does not exist; the pod network creates it when the node has its pod CIDR");
-        return Err(CniError::new(code::TRY_AGAIN, text));
-    };
-    if !kind.serves(&network.network_type) {
-        let (plugin, types) = kind.names();
-        let text = format!("HNS network {name:?} is of type {:?}; {plugin} needs {types}", network.network_type);
-        return Err(CniError::config(text));
-    }
-    Ok(network)
-}
-
 fn find_endpoint(client: &Client, name: &str) -> Result<Option<HostComputeEndpoint>, CniError> {
     client.get_by_name(name).map_err(|e| hns(format_args!("look up endpoint {name}"), &e))
 }
@@ -107,7 +108,7 @@ fn delete_endpoint(client: &Client, endpoint: &HostComputeEndpoint) -> Result<()
 
 fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult, CniError> {
     let namespace = namespace_id(request)?;
-    let network = find_network(client, &request.config.name, config.kind)?;
+    let network = network::find_or_make(client, &request.config.name, config)?;
     let name = endpoint_name(request);
     if let Some(existing) = find_endpoint(client, &name)? {
         if existing.host_compute_network == network.id {
@@ -221,8 +222,12 @@ fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
     first.and(ipam::delegate(request, Command::Gc).map(drop))
 }
 
-fn status(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
-    find_network(client, &request.config.name, kind).map_err(|error| CniError { code: code::NOT_AVAILABLE, ..error })?;
+fn status(client: &Client, request: &Request, config: &Config) -> Result<(), CniError> {
+    match find_network(client, &request.config.name, config.kind) {
+        // ADD makes it.
+        Err(error) if error.code == code::TRY_AGAIN && config.makes_network() => {}
+        found => drop(found.map_err(|error| CniError { code: code::NOT_AVAILABLE, ..error })?),
+    }
     ipam::delegate(request, Command::Status).map(drop)
 }
 

@@ -8,7 +8,7 @@ use nft::{Chain, ChainType, Desired, Engine, Family, Hook, Nft, NftError, Rule, 
 use crate::spec::{CniError, code};
 
 /// Translates what pods of `subnet` send to other networks. One chain a network, which stays when its last pod goes.
-pub(super) fn ensure(network: &str, subnet: IpNet) -> Result<(), CniError> {
+pub(crate) fn ensure(network: &str, subnet: IpNet) -> Result<(), CniError> {
     if subnet.addr().is_ipv6() {
         return Ok(());
     }

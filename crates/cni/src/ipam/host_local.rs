@@ -43,6 +43,14 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     }
 }
 
+/// Reads the configuration.
+///
+/// # Errors
+/// When it is wrong.
+pub fn check_config(request: &Request) -> Result<(), CniError> {
+    Config::read(request).map(drop)
+}
+
 fn add(config: &Config, store: &Store, owner: store::Owner<'_>) -> Result<AddResult, CniError> {
     let locked = store.lock()?;
     let mut requested = config.requested.clone();

@@ -8,10 +8,11 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::network::{self, Plan};
 use super::{Kind, OWNER};
 use crate::fold::fold;
 use crate::plugin::Request;
-use crate::spec::{AddResult, CniError, Dns, PortMapping};
+use crate::spec::{AddResult, CniError, Dns, IpConfig, PortMapping};
 
 /// What the configuration asks for, independent of the address.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub(super) struct Config {
     pub skip_attach_check: bool,
     masquerade: Masquerade,
     port_mappings: Vec<PortMapping>,
+    /// What wincni makes the network from, and the pods' gateway.
+    pub network: Option<Plan>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,6 +74,9 @@ impl Config {
             .map(|text| text.parse().map_err(|_| CniError::config(format!("ipMasqNetwork {text:?} is not a CIDR"))));
         let runtime = request.config.runtime_config()?;
         let mut dns = request.config.dns()?;
+        if kind == Kind::Wincni {
+            qualify(&mut dns.search, request);
+        }
         if let Some(given) = runtime.dns {
             let replace = |ours: &mut Vec<String>, theirs: Vec<String>| {
                 if !theirs.is_empty() {
@@ -81,15 +87,12 @@ impl Config {
             replace(&mut dns.search, given.searches);
             replace(&mut dns.options, given.options);
         }
-        let policies = keys
-            .policies
-            .into_iter()
-            .chain(keys.additional_args)
-            .filter_map(named_endpoint_policy)
-            .chain(keys.hcn_policy_args)
-            .filter_map(|value| policy(&value))
-            .collect();
-        let masquerade = Masquerade { desired: keys.ip_masq, network: network.transpose()? };
+        let network = network.transpose()?;
+        let made = if kind == Kind::Wincni { wincni_network(request, &keys.additional_args)? } else { None };
+        let named = keys.policies.into_iter().chain(keys.additional_args);
+        let policies =
+            named.filter_map(|entry| policy_for("EndpointPolicy", entry)).chain(keys.hcn_policy_args).filter_map(|value| policy(&value)).collect();
+        let masquerade = Masquerade { desired: keys.ip_masq, network };
         let skip_attach_check = keys.skip_attach_check;
         let mac_prefix = mac_prefix(&keys.endpoint_mac_prefix)?;
         Ok(Self {
@@ -101,16 +104,28 @@ impl Config {
             skip_attach_check,
             masquerade,
             port_mappings: runtime.port_mappings,
+            network: made,
         })
     }
 
-    /// The endpoint to create. The default route goes by the network's address plus 2, where the host's own endpoint
-    /// is; HNS keeps plus 1 for itself. Without IPAM, HNS chooses address and route.
+    /// Whether ADD makes a network that is missing.
+    pub fn makes_network(&self) -> bool {
+        self.network.is_some()
+    }
+
+    /// The endpoint to create. Without IPAM, HNS chooses the address, and the route unless wincni's configuration has a gateway.
     pub fn endpoint(&self, name: &str, network: &HostComputeNetwork, addresses: Option<&AddResult>) -> HostComputeEndpoint {
-        let address = addresses.and_then(|a| a.ips.first()).map(|ip| ip.address);
-        let mut endpoint = match address {
-            Some(address) => HostComputeEndpoint::local(name, address, Some(self.gateway(network, address))),
-            None => HostComputeEndpoint { name: name.to_owned(), ..HostComputeEndpoint::default() },
+        let given = addresses.and_then(|a| a.ips.first());
+        let address = given.map(|ip| ip.address);
+        let mut endpoint = match given {
+            Some(ip) => HostComputeEndpoint::local(name, ip.address, Some(self.gateway(network, ip))),
+            None => {
+                let mut endpoint = HostComputeEndpoint { name: name.to_owned(), ..HostComputeEndpoint::default() };
+                if let Some(Plan { subnet, gateway, .. }) = &self.network {
+                    endpoint.routes = HostComputeEndpoint::local(name, *subnet, Some(*gateway)).routes;
+                }
+                endpoint
+            }
         };
         endpoint.owner = OWNER.to_owned();
         let from_ipam = addresses.map(|a| &a.dns).filter(|dns| self.dns.is_empty() && !dns.is_empty());
@@ -143,11 +158,15 @@ impl Config {
         }
     }
 
-    /// An overlay's pods go by the distributed router, which has the gateway's address; those of an L2Bridge by the host.
-    fn gateway(&self, network: &HostComputeNetwork, address: IpNet) -> IpAddr {
+    /// The next hop of the pod's default route. win-bridge: the network's address plus 2, where the host's own endpoint is (HNS keeps
+    /// plus 1 for itself). win-overlay: the distributed router, which has the gateway's address. wincni: what IPAM says, else its
+    /// configuration.
+    fn gateway(&self, network: &HostComputeNetwork, given: &IpConfig) -> IpAddr {
+        let of_network = || network.subnets().next().and_then(hcn::Subnet::gateway).unwrap_or_else(|| nth(given.address, 1));
         match self.kind {
-            Kind::Bridge => nth(address, 2),
-            Kind::Overlay => network.subnets().next().and_then(hcn::Subnet::gateway).unwrap_or_else(|| nth(address, 1)),
+            Kind::Bridge => nth(given.address, 2),
+            Kind::Overlay => of_network(),
+            Kind::Wincni => given.gateway.or(self.network.as_ref().map(|plan| plan.gateway)).unwrap_or_else(of_network),
         }
     }
 
@@ -186,9 +205,13 @@ fn apply_loopback(endpoint: &mut HostComputeEndpoint, address: IpAddr) {
 
 /// The `n`th address of a subnet, counted from its network address.
 fn nth(subnet: IpNet, n: u8) -> IpAddr {
-    match subnet.network() {
-        IpAddr::V4(network) => IpAddr::V4(Ipv4Addr::from(u32::from(network).wrapping_add(n.into()))),
-        IpAddr::V6(network) => IpAddr::V6((u128::from(network).wrapping_add(n.into())).into()),
+    plus(subnet.network(), n)
+}
+
+fn plus(address: IpAddr, n: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => IpAddr::V4(Ipv4Addr::from(u32::from(address).wrapping_add(n.into()))),
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address).wrapping_add(n.into())).into()),
     }
 }
 
@@ -204,11 +227,39 @@ fn mac_prefix(text: &str) -> Result<[u8; 2], CniError> {
     }
 }
 
-/// `{name, value}` where the name says that it is for endpoints; wincni's `AdditionalArgs` are of the same form.
-fn named_endpoint_policy(mut entry: Value) -> Option<Value> {
+/// The value of `{name, value}` where the name is that one; wincni's `AdditionalArgs` are of the same form.
+fn policy_for(what: &str, mut entry: Value) -> Option<Value> {
     fold(&mut entry, &["name", "value"]);
     let name = entry.get("name")?.as_str()?;
-    name.eq_ignore_ascii_case("EndpointPolicy").then(|| entry.get("value").cloned()).flatten()
+    name.eq_ignore_ascii_case(what).then(|| entry.get("value").cloned()).flatten()
+}
+
+/// The network of wincni's `ipam.subnet`. The gateway is the `GW` of the first route, else the address of `subnet` plus 1 (host bits count,
+/// as upstream); a key `gateway` is not read, as upstream.
+fn wincni_network(request: &Request, additional_args: &[Value]) -> Result<Option<Plan>, CniError> {
+    let mut ipam = request.config.document.get("ipam").cloned().unwrap_or_default();
+    fold(&mut ipam, &["subnet", "routes"]);
+    let Some(text) = ipam.get("subnet").and_then(Value::as_str).filter(|text| !text.is_empty()) else { return Ok(None) };
+    let subnet: IpNet = text.parse().map_err(|_| CniError::config(format!("ipam.subnet {text:?} is not a CIDR; write it as 10.10.187.64/26")))?;
+    let mut route = ipam.pointer("/routes/0").cloned().unwrap_or_default();
+    fold(&mut route, &["gw"]);
+    let gateway = match route.get("gw").and_then(Value::as_str).filter(|text| !text.is_empty()) {
+        Some(text) => text.parse().map_err(|_| CniError::config(format!("GW {text:?} of ipam.routes is not an IP address")))?,
+        None => plus(subnet.addr(), 1),
+    };
+    if !subnet.trunc().contains(&gateway) {
+        return Err(CniError::config(format!("GW {gateway} of ipam.routes is outside ipam.subnet {subnet}; name an address of the subnet")));
+    }
+    let policies = additional_args.iter().cloned().filter_map(|entry| policy_for("NetworkPolicy", entry));
+    Ok(Some(Plan { subnet: subnet.trunc(), gateway, policies: policies.filter_map(|value| network::policy(&value)).collect() }))
+}
+
+/// wincni prefixes the first search domain of its configuration with the pod's namespace.
+fn qualify(search: &mut [String], request: &Request) {
+    let namespace = request.args.get("K8S_POD_NAMESPACE").map_or("default", String::as_str);
+    if let Some(first) = search.first_mut() {
+        *first = format!("{namespace}.{first}");
+    }
 }
 
 /// Reads `{Type, Settings}`, or the flat form of the first Windows plug-ins. What is neither is dropped, as upstream.

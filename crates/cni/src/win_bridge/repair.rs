@@ -9,7 +9,8 @@ use hcn::blocking::Client;
 use hcn::{Guid, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, owned_id};
 
 use super::config::Config;
-use super::{OWNER, attach, create, delete_endpoint, endpoint_name, find_endpoint, find_network, hns, namespace_id};
+use super::network::find_network;
+use super::{OWNER, attach, create, delete_endpoint, endpoint_name, find_endpoint, hns, namespace_id};
 use crate::ipam;
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, code};

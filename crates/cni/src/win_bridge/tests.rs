@@ -42,7 +42,11 @@ impl Host {
     }
 
     fn call(&self, command: Command, id: &str, namespace: &str, conf: Value) -> Result<Option<AddResult>, CniError> {
-        let kind = if conf["type"] == "win-overlay" { Kind::Overlay } else { Kind::Bridge };
+        let kind = match conf["type"].as_str() {
+            Some("win-overlay") => Kind::Overlay,
+            Some("wincni.exe") => Kind::Wincni,
+            _ => Kind::Bridge,
+        };
         handle_over(&self.client, &request(command, id, namespace, conf), kind)
     }
 
@@ -362,23 +366,7 @@ fn loopback_dsr_is_a_policy_of_its_own() {
     assert_eq!(destinations(&old, "old", conf), [(2, vec![])], "the version has no direct server return");
 }
 
-#[test]
-fn configuration_of_the_2017_scripts_works() {
-    let host = Host::new();
-    let conf = json!({"cniVersion": "0.2.0", "name": "pods", "type": "wincni.exe", "master": "Ethernet",
-        "ipam": {"environment": "azure", "subnet": "10.10.187.64/26", "routes": [{"GW": "10.10.187.66"}]},
-        "dns": {"Nameservers": ["11.0.0.10"]},
-        "AdditionalArgs": [
-            {"Name": "EndpointPolicy", "Value": {"Type": "OutBoundNAT", "ExceptionList": ["11.0.0.0/8"]}},
-            {"Name": "EndpointPolicy", "Value": {"Type": "ROUTE", "DestinationPrefix": "11.0.0.0/8", "NeedEncap": true}}]});
-    let result = host.call(Command::Add, "def", &host.make_namespace().to_string(), conf).unwrap().unwrap();
-    let endpoint = &host.endpoints()[0];
-    assert_eq!(endpoint.policies[0].as_outbound_nat().unwrap().exceptions, ["11.0.0.0/8"]);
-    assert!(endpoint.policies[1].as_sdn_route().unwrap().need_encap);
-    assert_eq!(endpoint.dns.server_list, ["11.0.0.10"]);
-    assert_eq!(result.primary_ip(), endpoint.ip(), "HNS chose the address");
-    assert_eq!(result.to_json(crate::spec::SpecVersion::V0_2_0)["ip4"]["ip"], json!(result.ips[0].address));
-}
+mod wincni;
 
 /// With real packets: the simulated service over this kernel.
 #[cfg(target_os = "linux")]

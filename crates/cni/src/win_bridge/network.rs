@@ -1,0 +1,98 @@
+//! The network of a pod's endpoint: found, and for wincni made where it is missing.
+
+use hcn::blocking::Client;
+use hcn::document::{Isolation, NetworkPolicyType};
+use hcn::{HostComputeNetwork, NetworkPolicy, NetworkType, Subnet, owned_id};
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+
+use super::config::Config;
+use super::{Kind, OWNER, hns};
+use crate::spec::{CniError, Dns, code};
+
+/// Names of networks that wincni makes: the network's name is its type.
+pub(super) const MADE: [(&str, NetworkType); 5] = [
+    ("l2bridge", NetworkType::L2Bridge),
+    ("l2tunnel", NetworkType::L2Tunnel),
+    ("transparent", NetworkType::Transparent),
+    ("overlay", NetworkType::Overlay),
+    ("nat", NetworkType::Nat),
+];
+
+/// What a network is made from.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub subnet: IpNet,
+    pub gateway: std::net::IpAddr,
+    pub policies: Vec<NetworkPolicy>,
+}
+
+pub(super) fn find_network(client: &Client, name: &str, kind: Kind) -> Result<HostComputeNetwork, CniError> {
+    let Some(network) = look_up(client, name)? else {
+        let text = format!("HNS network {name:?} does not exist; the pod network creates it when the node has its pod CIDR");
+        return Err(CniError::new(code::TRY_AGAIN, text));
+    };
+    if !kind.serves(&network.network_type) {
+        let (plugin, types) = kind.names();
+        let text = format!("HNS network {name:?} is of type {:?}; {plugin} needs {types}", network.network_type);
+        return Err(CniError::config(text));
+    }
+    Ok(network)
+}
+
+fn look_up(client: &Client, name: &str) -> Result<Option<HostComputeNetwork>, CniError> {
+    client.get_by_name(name).map_err(|e| hns(format_args!("look up HNS network {name:?}"), &e))
+}
+
+/// The network, which wincni makes where it is missing. Of two calls at once one makes it.
+pub(super) fn find_or_make(client: &Client, name: &str, config: &Config) -> Result<HostComputeNetwork, CniError> {
+    let Some(plan) = &config.network else { return find_network(client, name, config.kind) };
+    if look_up(client, name)?.is_none() {
+        let network = plan.document(name, &config.dns)?;
+        match client.create(owned_id("wincni", "network", name), &network) {
+            Ok(_) => {}
+            Err(error) if error.is_already_exists() => {}
+            Err(error) => return Err(hns(format_args!("create HNS network {name:?} with subnet {}", plan.subnet), &error)),
+        }
+    }
+    find_network(client, name, config.kind)
+}
+
+impl Plan {
+    /// The network `name`, on whichever adapter HNS chooses.
+    fn document(&self, name: &str, dns: &Dns) -> Result<HostComputeNetwork, CniError> {
+        let Some((_, network_type)) = MADE.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)) else {
+            let known = MADE.map(|(known, _)| known).join(", ");
+            return Err(CniError::config(format!(
+                "HNS network {name:?} does not exist, and wincni makes networks only by the name of their type; create it, or name one of {known}"
+            )));
+        };
+        let mut subnet = Subnet::new(self.subnet, self.gateway);
+        let (of_subnet, of_network): (Vec<NetworkPolicy>, Vec<NetworkPolicy>) =
+            self.policies.iter().cloned().partition(|policy| matches!(policy.policy_type, NetworkPolicyType::Vsid | NetworkPolicyType::Vlan));
+        subnet.policies = of_subnet;
+        let mut network = HostComputeNetwork::new(name, network_type.clone(), subnet);
+        network.owner = OWNER.to_owned();
+        network.policies = of_network;
+        network.dns.server_list.clone_from(&dns.nameservers);
+        network.dns.search.clone_from(&dns.search);
+        Ok(network)
+    }
+}
+
+/// Reads `{Type, Settings}`, or the flat form of the first Windows plug-ins. What is neither is dropped, as upstream.
+pub(super) fn policy(value: &Value) -> Option<NetworkPolicy> {
+    let map = value.as_object()?;
+    if map.contains_key("Settings") {
+        return serde_json::from_value(value.clone()).ok();
+    }
+    let mut settings: Map<String, Value> = map.clone();
+    let kind = settings.shift_remove("Type")?;
+    for (key, policy_type) in [("VSID", NetworkPolicyType::Vsid), ("VLAN", NetworkPolicyType::Vlan)] {
+        if kind == key {
+            let isolation_id = settings.get(key)?.as_u64()?.try_into().ok()?;
+            return Some(NetworkPolicy::new(policy_type, &Isolation { isolation_id, ..Isolation::default() }));
+        }
+    }
+    serde_json::from_value(json!({"Type": kind, "Settings": settings})).ok()
+}
