@@ -95,6 +95,16 @@ pub fn windows_overlay(inputs: &Inputs) -> Value {
     list(&inputs.name, &[plugin])
 }
 
+/// The uplink's largest packet where it is not known.
+const USUAL_MTU: u32 = 1500;
+
+/// flannel's `subnet.env`: what its CNI plug-in makes the configuration of a node's pods from. Source: flannel's `pkg/subnet/subnet.go`.
+pub fn subnet_env(inputs: &Inputs, mtu: Option<u32>) -> String {
+    let subnet = IpNet::new(nth(inputs.pod_cidr, 1), inputs.pod_cidr.prefix_len()).unwrap_or(inputs.pod_cidr);
+    let mtu = mtu.unwrap_or(USUAL_MTU);
+    format!("FLANNEL_NETWORK={}\nFLANNEL_SUBNET={subnet}\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ=true\n", inputs.cluster_cidr)
+}
+
 /// The address of a pod CIDR that load balancers of an overlay give to translated traffic.
 pub fn source_vip(pod_cidr: IpNet) -> IpAddr {
     nth(pod_cidr, 2)
@@ -140,6 +150,12 @@ mod tests {
     fn golden_configurations() {
         insta::assert_json_snapshot!("windows", windows(&inputs()));
         insta::assert_json_snapshot!("linux", linux(&inputs(), "mullion0", None));
+    }
+
+    #[test]
+    fn subnet_env_is_flannels() {
+        let golden = "FLANNEL_NETWORK=192.168.0.0/16\nFLANNEL_SUBNET=192.168.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
+        assert_eq!(subnet_env(&inputs(), Some(1450)), golden);
     }
 
     #[test]

@@ -10,6 +10,12 @@ use std::str::FromStr;
 
 use serde_json::Value;
 
+mod net_conf;
+
+pub use net_conf::{Backend, NetConf, NetConfError};
+
+/// flannel's name of the backend that the mode host-gateway is.
+pub const HOST_GATEWAY: &str = "host-gw";
 const PREFIX: &str = "flannel.alpha.coreos.com/";
 /// The longest annotation that is read.
 const LONGEST: usize = 1024;
@@ -63,6 +69,11 @@ pub enum Announcement {
     /// Nothing yet.
     #[default]
     None,
+    /// Others route its pods to it.
+    HostGateway {
+        /// Where; absent means the node's own address.
+        public_ip: Option<IpAddr>,
+    },
     Vxlan {
         vni: u32,
         /// The MAC of its tunnel; a Windows node has none before its network exists.
@@ -82,10 +93,8 @@ impl Announcement {
         let get = |name: &str| annotations.get(&format!("{PREFIX}{name}")).map(String::as_str).filter(|text| !text.is_empty());
         match get("backend-type") {
             None => Self::None,
-            Some("vxlan") => match vxlan(get("backend-data").unwrap_or_default(), get("public-ip")) {
-                Ok(announcement) => announcement,
-                Err(reason) => Self::Bad(reason),
-            },
+            Some("vxlan") => vxlan(get("backend-data").unwrap_or_default(), get("public-ip")).unwrap_or_else(Self::Bad),
+            Some(HOST_GATEWAY) => public_ip(get("public-ip")).map(|public_ip| Self::HostGateway { public_ip }).unwrap_or_else(Self::Bad),
             Some(other) => Self::Other(other.chars().take(40).collect()),
         }
     }
@@ -103,24 +112,34 @@ fn vxlan(data: &str, public_ip: Option<&str>) -> Result<Announcement, String> {
         Some("") => None,
         Some(text) => Some(text.parse().map_err(|error: NoMac| format!("annotation {PREFIX}backend-data: {error}"))?),
     };
+    let public_ip = self::public_ip(public_ip)?;
+    Ok(Announcement::Vxlan { vni: vni as u32, mac, public_ip })
+}
+
+fn public_ip(text: Option<&str>) -> Result<Option<IpAddr>, String> {
     let host = |text: &str| {
         let ip: IpAddr = text.parse().ok()?;
         let is_host = !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) && ip != IpAddr::from([255; 4]);
         is_host.then_some(ip)
     };
-    let public_ip = match public_ip {
-        None => None,
-        Some(text) => Some(host(text).ok_or_else(|| format!("annotation {PREFIX}public-ip is no address of a host"))?),
-    };
-    Ok(Announcement::Vxlan { vni: vni as u32, mac, public_ip })
+    text.map(|text| host(text).ok_or_else(|| format!("annotation {PREFIX}public-ip is no address of a host"))).transpose()
 }
 
 /// The annotations of a node with a vxlan tunnel.
 pub fn announce_vxlan(vni: u32, mac: Mac, public_ip: IpAddr) -> BTreeMap<String, String> {
+    annotations("vxlan", format!("{{\"VNI\":{vni},\"VtepMAC\":\"{mac}\"}}"), public_ip)
+}
+
+/// The annotations of a node that others route to.
+pub fn announce_host_gateway(public_ip: IpAddr) -> BTreeMap<String, String> {
+    annotations(HOST_GATEWAY, "null".to_owned(), public_ip)
+}
+
+fn annotations(backend: &str, data: String, public_ip: IpAddr) -> BTreeMap<String, String> {
     let annotations = [
         ("kube-subnet-manager", "true".to_owned()),
-        ("backend-type", "vxlan".to_owned()),
-        ("backend-data", format!("{{\"VNI\":{vni},\"VtepMAC\":\"{mac}\"}}")),
+        ("backend-type", backend.to_owned()),
+        ("backend-data", data),
         ("public-ip", public_ip.to_string()),
     ];
     annotations.into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
@@ -151,12 +170,17 @@ mod tests {
         );
         assert_eq!(Announcement::read(&written), Announcement::Vxlan { vni: 4096, mac: Some(mac), public_ip: "192.0.2.1".parse().ok() });
         assert_eq!(mac.dashed(), "0E-2A-0A-F4-01-05");
+        let written = announce_host_gateway("192.0.2.1".parse().unwrap());
+        assert_eq!(written["flannel.alpha.coreos.com/backend-data"], "null", "the text, not an empty one");
+        assert_eq!(Announcement::read(&written), Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok() });
     }
 
     #[test]
     fn states_of_other_nodes_are_told_apart() {
         assert_eq!(Announcement::read(&BTreeMap::new()), Announcement::None);
-        assert_eq!(read("host-gw", "null", "192.0.2.1"), Announcement::Other("host-gw".into()));
+        assert_eq!(read("host-gw", "null", "192.0.2.1"), Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok() });
+        assert_eq!(read("host-gw", "null", ""), Announcement::HostGateway { public_ip: None });
+        assert_eq!(read("udp", "", ""), Announcement::Other("udp".into()));
         let empty = r#"{"VNI":4096,"VtepMAC":""}"#;
         assert_eq!(read("vxlan", empty, ""), Announcement::Vxlan { vni: 4096, mac: None, public_ip: None });
     }
@@ -176,6 +200,7 @@ mod tests {
         }
         for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "node"] {
             assert!(matches!(read("vxlan", good, ip), Announcement::Bad(_)), "{ip}");
+            assert!(matches!(read("host-gw", "null", ip), Announcement::Bad(_)), "{ip}");
         }
     }
 

@@ -17,7 +17,7 @@ pub mod render;
 mod rows;
 mod run;
 
-pub use mode::{Attachment, Desired, Mode, NetworkFacts, PodSettings, Role, Settings, UnknownMode};
+pub use mode::{Attachment, Desired, Mode, NetworkFacts, PodSettings, Role, Settings, UnknownMode, Vxlan};
 pub use rows::NodeRow;
 pub use run::{Config, Status, run};
 

@@ -129,12 +129,40 @@ pub struct PodSettings {
     pub cni_conf_dir: PathBuf,
     /// Where host-local keeps reservations; absent means its default.
     pub ipam_dir: Option<PathBuf>,
+    /// Where flannel's `subnet.env` goes, for plug-ins that read it; absent means nowhere.
+    pub subnet_env: Option<PathBuf>,
+}
+
+/// What all tunnels of a cluster have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vxlan {
+    /// The number of the segment.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+    /// Largest inner packet in bytes; absent means what the nodes' network carries.
+    pub mtu: Option<u32>,
+}
+
+impl Vxlan {
+    /// Windows has no VNI below.
+    pub const LEAST_VNI: u32 = 4096;
+    /// Windows has no other port.
+    pub const PORT: u16 = 4789;
+}
+
+impl Default for Vxlan {
+    fn default() -> Self {
+        Self { vni: Self::LEAST_VNI, port: Self::PORT, mtu: None }
+    }
 }
 
 /// Configuration of the pod network on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     pub mode: Mode,
+    /// Of the mode vxlan.
+    pub vxlan: Vxlan,
     /// This host's name; of nodes, the Node's.
     pub node_name: String,
     /// Every pod's address lies in one of these; one per address family.
@@ -258,6 +286,11 @@ impl<'a> Inputs<'a> {
             loopback_dsr: matches!(pods.attachment, Attachment::Windows { loopback_dsr: true, .. }),
         };
         Some((pods, inputs))
+    }
+
+    /// flannel's `subnet.env` of this node, where it is wanted.
+    fn subnet_env(&self, pods: &PodSettings, inputs: &conf::Inputs, mtu: Option<u32>) -> Option<String> {
+        pods.subnet_env.as_ref().map(|_| conf::subnet_env(inputs, mtu))
     }
 
     /// The network of this node's pods where packets between nodes are plain: an L2Bridge on Windows, a bridge on Linux.

@@ -156,7 +156,7 @@ impl Fabric {
         // Announced last: peers send as soon as they know.
         if let Some(present) = nodes.get(&settings.node_name).filter(|_| ready && done).map(|row| &row.announcement) {
             match apply::publish::announce(&self.config.client, &settings.node_name, &desired.annotations, present).await {
-                Ok(true) => tracing::info!("announced the tunnel of this node"),
+                Ok(true) => tracing::info!("announced this node in flannel's annotations"),
                 Ok(false) => {}
                 Err(error) => {
                     problems.push(format!(
@@ -175,21 +175,19 @@ impl Fabric {
     /// What the mode needs to know of the host beside its routes.
     async fn host_state(&self, nodes: &BTreeMap<String, NodeRow>, observed: &[HostRoute]) -> Result<HostState, String> {
         let mut state = HostState::default();
-        if self.config.settings.mode != Mode::Vxlan {
-            return Ok(state);
-        }
+        let tunnels = self.config.settings.mode == Mode::Vxlan;
         match &self.config.settings.role {
-            Role::Node(pods) => {
+            Role::Node(pods) if tunnels || pods.subnet_env.is_some() => {
                 if let Attachment::Windows { .. } = pods.attachment {
-                    state.dr_mac = self.dr_mac(pods).await?;
+                    state.dr_mac = if tunnels { self.dr_mac(pods).await? } else { None };
                 } else if let Some(row) = nodes.get(&self.config.settings.node_name)
                     && let Some(address) = row.pod_cidr().and_then(|cidr| row.address(cidr))
                 {
                     state.uplink = apply::uplink(observed, address);
                 }
             }
-            Role::Host { address } => state.uplink = apply::uplink(observed, *address),
-            Role::Router => {}
+            Role::Host { address } if tunnels => state.uplink = apply::uplink(observed, *address),
+            Role::Node(_) | Role::Host { .. } | Role::Router => {}
         }
         Ok(state)
     }
@@ -253,6 +251,9 @@ impl Fabric {
             apply::forwarding::ensure(masquerade).map_err(|e| e.to_report_string())?;
         }
         let Some(document) = &desired.cni else { return Ok(false) };
+        if let (Some(path), Some(text)) = (&pods.subnet_env, &desired.subnet_env) {
+            apply::cni::write_subnet_env(path, text).map_err(|e| e.to_report_string())?;
+        }
         if apply::cni::write(&pods.cni_conf_dir, document).map_err(|e| e.to_report_string())? {
             tracing::info!(network = pods.network_name, "wrote the CNI configuration");
         }

@@ -158,6 +158,15 @@ pub struct NodeArgs {
     /// How pods of different nodes reach each other [default: host-gateway]
     #[arg(long, value_parser = fabric_cli::mode())]
     pub network: Option<Mode>,
+    /// flannel's net-conf.json, which says mode and tunnel in the place of --network
+    #[arg(long)]
+    pub flannel_net_conf: Option<String>,
+    /// Where flannel's subnet.env goes, for plug-ins that read it (default: nowhere)
+    #[arg(long)]
+    pub flannel_subnet_env: Option<String>,
+    /// Interface that gets the Services' addresses where they are served in user space (default: none)
+    #[arg(long)]
+    pub service_interface: Option<String>,
     /// Where the CNI configuration goes
     #[arg(long, required_unless_present = "config")]
     pub cni_conf_dir: Option<String>,
@@ -283,6 +292,9 @@ impl NodeArgs {
         set(&mut agent.cluster_dns, self.cluster_dns.map(|ip| vec![ip]));
         set(&mut agent.cluster_domain, self.cluster_domain);
         set(&mut node.network, self.network.map(|mode| mode.to_string()));
+        set(&mut node.flannel_net_conf, self.flannel_net_conf);
+        set(&mut node.flannel_subnet_env, self.flannel_subnet_env);
+        set(&mut node.service_interface, self.service_interface);
         set(&mut node.cni_conf_dir, self.cni_conf_dir);
         set(&mut node.ipam_dir, self.ipam_dir);
         set(&mut agent.tls_cert_file, self.tls_cert_file);

@@ -103,6 +103,12 @@ pub struct NodeConfiguration {
     pub lan: Option<IpNet>,
     /// How pods of different nodes reach each other: a mode of the pod network; empty for the default.
     pub network: String,
+    /// flannel's `net-conf.json`, which says mode and tunnel in the place of `network`; empty for none.
+    pub flannel_net_conf: String,
+    /// Where flannel's `subnet.env` goes; empty for nowhere.
+    pub flannel_subnet_env: String,
+    /// The interface that gets the Services' addresses where they are served in user space; empty for none.
+    pub service_interface: String,
     /// Where the CNI configuration goes.
     pub cni_conf_dir: String,
     /// Where host-local address management keeps its reservations; empty for the plug-in's default.
@@ -135,6 +141,9 @@ impl Default for NodeConfiguration {
             service_cidr: None,
             lan: None,
             network: String::new(),
+            flannel_net_conf: String::new(),
+            flannel_subnet_env: String::new(),
+            service_interface: String::new(),
             cni_conf_dir: String::new(),
             ipam_dir: String::new(),
             cpu: "8".to_owned(),

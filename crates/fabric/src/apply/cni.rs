@@ -1,4 +1,4 @@
-//! The file of the CNI configuration, which appears when the network is ready.
+//! The files that appear when the network is ready: the CNI configuration, and flannel's `subnet.env`.
 
 use std::fs;
 use std::io;
@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::conf::FILE;
 
-/// A configuration file that could not be written or removed.
+/// A file that could not be written or removed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what} the CNI configuration {path}")]
+#[error("cannot {what} {path}")]
 pub struct ConfError {
     what: &'static str,
     path: PathBuf,
@@ -20,20 +20,28 @@ pub struct ConfError {
 
 /// Writes the configuration in one step unless it is there already; true when it was written.
 pub fn write(dir: &Path, document: &Value) -> Result<bool, ConfError> {
-    let path = dir.join(FILE);
-    let text = format!("{document:#}\n");
-    if fs::read_to_string(&path).is_ok_and(|present| present == text) {
+    write_text("write the CNI configuration", &dir.join(FILE), &format!("{document:#}\n"))
+}
+
+/// Writes flannel's `subnet.env` in one step unless it is there already; true when it was written.
+pub fn write_subnet_env(path: &Path, text: &str) -> Result<bool, ConfError> {
+    write_text("write flannel's file", path, text)
+}
+
+fn write_text(what: &'static str, path: &Path, text: &str) -> Result<bool, ConfError> {
+    if fs::read_to_string(path).is_ok_and(|present| present == text) {
         return Ok(false);
     }
-    let written = fs::create_dir_all(dir).and_then(|()| atomic_file::write(&path, text));
-    written.map(|()| true).map_err(|source| ConfError { what: "write", path, source })
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let written = fs::create_dir_all(dir).and_then(|()| atomic_file::write(path, text));
+    written.map(|()| true).map_err(|source| ConfError { what, path: path.to_owned(), source })
 }
 
 /// Removes the configuration, so that no pod starts on a network that is not there.
 pub fn remove(dir: &Path) -> Result<(), ConfError> {
     let path = dir.join(FILE);
     match fs::remove_file(&path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ConfError { what: "remove", path, source }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(ConfError { what: "remove the CNI configuration", path, source }),
         _ => Ok(()),
     }
 }

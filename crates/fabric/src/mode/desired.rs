@@ -76,6 +76,8 @@ pub struct Desired {
     pub hns: Option<hns::Desired>,
     /// Forwarding and translation on a Linux node.
     pub masquerade: Option<Masquerade>,
+    /// flannel's `subnet.env`, for plug-ins that read it.
+    pub subnet_env: Option<String>,
     /// The CNI configuration, written when the rest is done.
     pub cni: Option<Value>,
     /// Annotations of this node's own Node.
@@ -111,6 +113,9 @@ impl fmt::Display for Desired {
         }
         if let Some(Masquerade { pods, cluster }) = &self.masquerade {
             writeln!(f, "masquerade {pods} outside {cluster}")?;
+        }
+        if let Some(text) = &self.subnet_env {
+            writeln!(f, "subnet.env {}", text.split_whitespace().collect::<Vec<_>>().join(" "))?;
         }
         if let Some(cni) = &self.cni {
             let plugins = cni["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,34 +1,69 @@
 //! Mode `host-gateway`: every node and host routes the others' pod CIDRs to the nodes' addresses.
 //!
 //! A next hop must be a neighbour: behind a router, the router would have to know the pod CIDRs. Such nodes are reported, and
-//! the rest goes on. Upstream: flannel's `host-gw` backend and `AddRoutes.ps1` of microsoft/SDN.
+//! the rest goes on. A node announces itself in flannel's annotations, so that nodes of flannel's backend are peers.
+//! Upstream: flannel's `host-gw` backend and `AddRoutes.ps1` of microsoft/SDN.
 
 use std::net::IpAddr;
 
 use host::HostRoute;
 
-use super::{Desired, Hop, Inputs, Role, Through};
+use super::{Desired, Hop, Inputs, Peer, Role, Through};
+use crate::flannel::{Announcement, HOST_GATEWAY, announce_host_gateway};
 
 pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     inputs.plain_network(desired);
     if inputs.settings.role == Role::Router {
         return;
     }
+    if let Some((pods, conf_inputs)) = inputs.own_pods() {
+        desired.annotations = announce_host_gateway(conf_inputs.node_ip);
+        desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, inputs.state.uplink.map(|uplink| uplink.mtu));
+    }
+    route_to_neighbours(inputs, desired, next_hop);
+}
+
+/// Routes every peer's pods to where `next_hop` says; it must be a neighbour.
+pub(super) fn route_to_neighbours(inputs: &Inputs<'_>, desired: &mut Desired, next_hop: impl Fn(&Peer<'_>) -> Result<IpAddr, String>) {
+    let mode = inputs.settings.mode;
     for peer in inputs.peers(desired) {
-        match way(inputs.routes, peer.address) {
+        let (node, cidr) = (peer.node, peer.cidr);
+        let address = match next_hop(&peer) {
+            Ok(address) => address,
+            Err(problem) => {
+                desired.problems.push(problem);
+                continue;
+            }
+        };
+        match way(inputs.routes, address) {
             Way::Link => {
-                desired.routes.insert(peer.cidr, Hop { via: peer.address, through: Through::Network, node: peer.node.to_owned() });
+                desired.routes.insert(cidr, Hop { via: address, through: Through::Network, node: node.to_owned() });
             }
             Way::Router(router) => desired.problems.push(format!(
-                "node {}: its address {} is behind router {router}, so host-gateway cannot reach its pods {}; put the nodes on one network, or use the mode l3",
-                peer.node, peer.address, peer.cidr
+                "node {node}: its address {address} is behind router {router}, so {mode} cannot reach its pods {cidr}; put the nodes on one network, or use the mode l3"
             )),
             Way::None => desired.problems.push(format!(
-                "node {}: no route leads to its address {}, so its pods {} are not reached; give this host an address on the nodes' network",
-                peer.node, peer.address, peer.cidr
+                "node {node}: no route leads to its address {address}, so its pods {cidr} are not reached; give this host an address on the nodes' network"
             )),
         }
     }
+}
+
+/// Where a peer's pods are: the address that it announces, else its Node's.
+fn next_hop(peer: &Peer<'_>) -> Result<IpAddr, String> {
+    let (node, cidr) = (peer.node, peer.cidr);
+    let backend = match &peer.row.announcement {
+        Announcement::None => return Ok(peer.address),
+        Announcement::HostGateway { public_ip } => {
+            return Ok(public_ip.filter(|ip| ip.is_ipv4() == peer.address.is_ipv4()).unwrap_or(peer.address));
+        }
+        Announcement::Bad(reason) => {
+            return Err(format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew"));
+        }
+        Announcement::Vxlan { .. } => "vxlan",
+        Announcement::Other(backend) => backend,
+    };
+    Err(format!("node {node}: its flannel backend is {backend}, not {HOST_GATEWAY}, so its pods {cidr} are not reached; give all nodes one backend"))
 }
 
 /// How a neighbour is reached.

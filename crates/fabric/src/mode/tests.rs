@@ -22,7 +22,7 @@ fn three() -> BTreeMap<String, NodeRow> {
 
 fn settings(mode: Mode, role: Role) -> Settings {
     let cluster_cidrs = vec!["192.168.0.0/16".parse().unwrap(), "fd00::/16".parse().unwrap()];
-    Settings { mode, node_name: "a".into(), cluster_cidrs, role }
+    Settings { mode, vxlan: Vxlan::default(), node_name: "a".into(), cluster_cidrs, role }
 }
 
 fn pods(attachment: Attachment) -> Role {
@@ -36,6 +36,7 @@ fn pods(attachment: Attachment) -> Role {
         cluster_domain: "cluster.local".into(),
         cni_conf_dir: "/conf".into(),
         ipam_dir: None,
+        subnet_env: Some("/run/flannel/subnet.env".into()),
     }))
 }
 
@@ -80,14 +81,24 @@ fn host_gateway_routes_both_families_on_every_host_but_the_router() {
     route fd00:11::/64 via fd00::12 (b)
     hns-network mullion L2Bridge 192.168.0.0/24
     hns-endpoint mullion_ep 192.168.0.2 on the host
+    subnet.env FLANNEL_NETWORK=192.168.0.0/16 FLANNEL_SUBNET=192.168.0.1/24 FLANNEL_MTU=1500 FLANNEL_IPMASQ=true
     cni 10-mullion.conflist win-bridge
+    annotation flannel.alpha.coreos.com/backend-data=null
+    annotation flannel.alpha.coreos.com/backend-type=host-gw
+    annotation flannel.alpha.coreos.com/kube-subnet-manager=true
+    annotation flannel.alpha.coreos.com/public-ip=10.240.0.11
     ");
     insta::assert_snapshot!(decided(Mode::HostGateway, linux(), &three()), @r"
     route 192.168.1.0/24 via 10.240.0.12 (b)
     route 192.168.2.0/24 via 10.240.0.13 (c)
     route fd00:11::/64 via fd00::12 (b)
     masquerade 192.168.0.0/24 outside 192.168.0.0/16
+    subnet.env FLANNEL_NETWORK=192.168.0.0/16 FLANNEL_SUBNET=192.168.0.1/24 FLANNEL_MTU=1500 FLANNEL_IPMASQ=true
     cni 10-mullion.conflist bridge portmap
+    annotation flannel.alpha.coreos.com/backend-data=null
+    annotation flannel.alpha.coreos.com/backend-type=host-gw
+    annotation flannel.alpha.coreos.com/kube-subnet-manager=true
+    annotation flannel.alpha.coreos.com/public-ip=10.240.0.11
     ");
     assert_eq!(decided(Mode::HostGateway, Role::Router, &three()), "");
     let host = decided(Mode::HostGateway, HOST, &three());
@@ -155,7 +166,7 @@ fn tunnelled() -> BTreeMap<String, NodeRow> {
         ("b", vxlan(4096, mac(0x0b), "")),
         ("c", vxlan(4096, mac(0x0c), "192.0.2.13")),
         ("cloned", vxlan(4096, mac(0x0b), "")),
-        ("hostgw", Announcement::Other("host-gw".into())),
+        ("hostgw", Announcement::HostGateway { public_ip: None }),
         ("low", vxlan(1, mac(0x01), "")),
         ("starts", vxlan(4096, None, "")),
         ("wrong", Announcement::Bad("annotation x is no y".into())),
@@ -173,4 +184,34 @@ fn vxlan_reaches_nodes_that_announce_the_same_segment() {
     assert!(host.contains("tunnel flannel.4096 vni 4096 port 4789 local 10.240.0.2 mtu 1450") && !host.contains("annotation flannel"), "{host}");
     assert_eq!(host.matches("through the tunnel").count(), 2, "{host}");
     assert_eq!(decided(Mode::Vxlan, Role::Router, &tunnelled()), "");
+}
+
+#[test]
+fn host_gateway_takes_nodes_of_flannels_host_gw_for_peers() {
+    let mut nodes = three();
+    for (name, announcement) in [
+        ("b", Announcement::HostGateway { public_ip: "10.240.0.99".parse().ok() }),
+        ("c", Announcement::Vxlan { vni: 4096, mac: None, public_ip: None }),
+        ("waits-for-address", Announcement::Bad("annotation x is no y".into())),
+    ] {
+        nodes.get_mut(name).unwrap().announcement = announcement;
+    }
+    nodes.get_mut("waits-for-address").unwrap().addresses = vec!["10.240.0.16".parse().unwrap()];
+    insta::assert_snapshot!(decided(Mode::HostGateway, HOST, &nodes), @r"
+    route 192.168.1.0/24 via 10.240.0.99 (b)
+    route fd00:11::/64 via fd00::12 (b)
+    ! node c: its flannel backend is vxlan, not host-gw, so its pods 192.168.2.0/24 are not reached; give all nodes one backend
+    ! node waits-for-address: annotation x is no y, so its pods 192.168.9.0/24 are not reached; restart its pod network to write it anew
+    ");
+}
+
+#[test]
+fn segment_and_packet_size_follow_the_settings() {
+    let settings = Settings { vxlan: Vxlan { vni: 4100, mtu: Some(1400), ..Vxlan::default() }, ..settings(Mode::Vxlan, linux()) };
+    let mut nodes = tunnelled();
+    nodes.retain(|name, _| ["a", "b", "low"].contains(&name.as_str()));
+    nodes.get_mut("low").unwrap().announcement = Announcement::Vxlan { vni: 4100, mac: Some(Mac([2, 0, 0, 0, 0, 1])), public_ip: None };
+    let text = desired(&Inputs { settings: &settings, nodes: &nodes, routes: &host_routes(), state: &STATE }).to_string();
+    assert!(text.contains("tunnel flannel.4100 vni 4100 port 4789 local 10.240.0.11 mtu 1400"), "{text}");
+    assert!(text.contains("FLANNEL_MTU=1400") && text.contains("at 10.240.0.16 (low)") && text.contains("VNI 4096, not 4100"), "{text}");
 }

@@ -11,33 +11,33 @@ use hcn::document::RemoteSubnetRoute;
 use hcn::owned_id;
 use ipnet::IpNet;
 
-use super::{Attachment, Desired, Hop, Inputs, Masquerade, Role, Through, Tunnel, Vtep};
-use crate::flannel::{Announcement, Mac, announce_vxlan};
+use super::{Attachment, Desired, Hop, Inputs, Masquerade, Role, Through, Tunnel, Vtep, Vxlan};
+use crate::flannel::{Announcement, HOST_GATEWAY, Mac, announce_vxlan};
 use crate::{conf, hns, nth};
 
-/// The number of the segment: Windows has none below.
-pub const VNI: u32 = 4096;
-/// The port of VXLAN: Windows has no other.
-pub const PORT: u16 = 4789;
 /// Bytes of the outer Ethernet, IPv4, UDP and VXLAN headers.
 const OVERHEAD: u32 = 50;
+/// The largest inner packet where the nodes' network is not asked: HNS takes the bytes off by itself.
+const USUAL_MTU: u32 = 1500 - OVERHEAD;
 
 pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     if inputs.settings.role == Role::Router {
         return;
     }
     let vteps = vteps(inputs, desired);
+    let vni = inputs.settings.vxlan.vni;
     match &inputs.settings.role {
         Role::Node(_) => {
             let Some((pods, conf_inputs)) = inputs.own_pods() else { return };
             match &pods.attachment {
                 Attachment::Windows { adapter, .. } => {
-                    let routes = vteps.iter().map(|(cidr, vtep)| remote_subnet(*cidr, vtep));
-                    let network = hns::Desired::overlay(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.pod_cidr, VNI);
+                    let routes = vteps.iter().map(|(cidr, vtep)| remote_subnet(*cidr, vtep, vni));
+                    let network = hns::Desired::overlay(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.pod_cidr, vni);
                     desired.hns = Some(network.with_remote_subnets(routes));
                     desired.cni = Some(conf::windows_overlay(&conf_inputs));
+                    desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(inputs.settings.vxlan.mtu.unwrap_or(USUAL_MTU)));
                     if let Some(mac) = inputs.state.dr_mac {
-                        desired.annotations = announce_vxlan(VNI, mac, conf_inputs.node_ip);
+                        desired.annotations = announce_vxlan(vni, mac, conf_inputs.node_ip);
                     }
                 }
                 Attachment::Linux { bridge } => {
@@ -48,7 +48,8 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
                     };
                     desired.masquerade = Some(Masquerade { pods: conf_inputs.pod_cidr, cluster: conf_inputs.cluster_cidr });
                     desired.cni = Some(conf::linux(&conf_inputs, bridge, Some(tunnel.mtu)));
-                    desired.annotations = announce_vxlan(VNI, mac, conf_inputs.node_ip);
+                    desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(tunnel.mtu));
+                    desired.annotations = announce_vxlan(vni, mac, conf_inputs.node_ip);
                     through(tunnel, vteps, desired);
                 }
             }
@@ -75,13 +76,15 @@ fn own_mac(cluster_uid: &str, node: &str) -> Mac {
 /// The tunnel on the link that has `local`; none where no link has it.
 fn tunnel(inputs: &Inputs<'_>, local: IpAddr, mac: Mac, pods: Option<IpNet>) -> Option<Tunnel> {
     let uplink = inputs.state.uplink?;
+    let Vxlan { vni, port, mtu } = inputs.settings.vxlan;
+    let most = uplink.mtu.saturating_sub(OVERHEAD);
     Some(Tunnel {
-        name: format!("flannel.{VNI}"),
-        vni: VNI,
-        port: PORT,
+        name: format!("flannel.{vni}"),
+        vni,
+        port,
         local,
         device: uplink.index,
-        mtu: uplink.mtu.saturating_sub(OVERHEAD),
+        mtu: mtu.map_or(most, |mtu| mtu.min(most)),
         mac,
         address: pods.map(|pods| pods.network()),
     })
@@ -95,10 +98,10 @@ fn through(tunnel: Tunnel, vteps: BTreeMap<IpNet, Vtep>, desired: &mut Desired) 
     desired.vteps = vteps;
 }
 
-fn remote_subnet(cidr: IpNet, vtep: &Vtep) -> RemoteSubnetRoute {
+fn remote_subnet(cidr: IpNet, vtep: &Vtep, vni: u32) -> RemoteSubnetRoute {
     RemoteSubnetRoute {
         destination_prefix: cidr.to_string(),
-        isolation_id: VNI,
+        isolation_id: vni,
         provider_address: vtep.host.to_string(),
         distributed_router_mac_address: vtep.mac.dashed(),
         ..RemoteSubnetRoute::default()
@@ -108,6 +111,7 @@ fn remote_subnet(cidr: IpNet, vtep: &Vtep) -> RemoteSubnetRoute {
 /// The tunnels of the other nodes by pod CIDR. Those that do not announce theirs yet are no problem: they will.
 fn vteps(inputs: &Inputs<'_>, desired: &mut Desired) -> BTreeMap<IpNet, Vtep> {
     let mut vteps = BTreeMap::new();
+    let Vxlan { vni: own, port, .. } = inputs.settings.vxlan;
     let mut holders: BTreeMap<Mac, &str> = BTreeMap::new();
     for peer in inputs.peers(desired) {
         let (node, cidr) = (peer.node, peer.cidr);
@@ -119,7 +123,7 @@ fn vteps(inputs: &Inputs<'_>, desired: &mut Desired) -> BTreeMap<IpNet, Vtep> {
         }
         match &peer.row.announcement {
             Announcement::None | Announcement::Vxlan { mac: None, .. } => {}
-            Announcement::Vxlan { vni, mac: Some(mac), public_ip } if *vni == VNI => {
+            Announcement::Vxlan { vni, mac: Some(mac), public_ip } if *vni == own => {
                 if let Some(other) = holders.insert(*mac, node).filter(|other| *other != node) {
                     holders.insert(*mac, other);
                     desired.problems.push(format!(
@@ -130,15 +134,18 @@ fn vteps(inputs: &Inputs<'_>, desired: &mut Desired) -> BTreeMap<IpNet, Vtep> {
                 vteps.insert(cidr, Vtep { node: node.to_owned(), mac: *mac, host: public_ip.unwrap_or(peer.address) });
             }
             Announcement::Vxlan { vni, .. } => desired.problems.push(format!(
-                "node {node}: its tunnel has VNI {vni}, not {VNI}, so its pods {cidr} are not reached; set \"VNI\": {VNI} and \"Port\": {PORT} in its net-conf.json (Windows has no VNI below 4096 and no other port)"
+                "node {node}: its tunnel has VNI {vni}, not {own}, so its pods {cidr} are not reached; set \"VNI\": {own} and \"Port\": {port} in its net-conf.json (Windows has no VNI below 4096 and no other port)"
             )),
-            Announcement::Other(backend) => desired.problems.push(format!(
-                "node {node}: its flannel backend is {backend}, not vxlan, so its pods {cidr} are not reached; give all nodes one backend"
-            )),
+            Announcement::HostGateway { .. } => desired.problems.push(other_backend(node, HOST_GATEWAY, cidr)),
+            Announcement::Other(backend) => desired.problems.push(other_backend(node, backend, cidr)),
             Announcement::Bad(reason) => {
                 desired.problems.push(format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew"));
             }
         }
     }
     vteps
+}
+
+fn other_backend(node: &str, backend: &str, cidr: IpNet) -> String {
+    format!("node {node}: its flannel backend is {backend}, not vxlan, so its pods {cidr} are not reached; give all nodes one backend")
 }

@@ -11,7 +11,7 @@ use test_lab::until_async;
 
 use super::*;
 use crate::conf;
-use crate::mode::{Attachment, Mode, PodSettings};
+use crate::mode::{Attachment, Mode, PodSettings, Vxlan};
 
 const NODES: &str = "/api/v1/nodes";
 
@@ -72,12 +72,14 @@ fn config(api: &ScriptedApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &
         cluster_domain: "cluster.local".into(),
         cni_conf_dir: dir.to_owned(),
         ipam_dir: None,
+        subnet_env: Some(dir.join("run/subnet.env")),
     };
     Config {
         client: api.client.clone(),
         api: cluster::ApiServer::default(),
         settings: Settings {
             mode: Mode::HostGateway,
+            vxlan: Vxlan::default(),
             node_name: "win01".into(),
             cluster_cidrs: vec!["192.168.0.0/16".parse().unwrap()],
             role: Role::Node(Box::new(pods)),
@@ -144,7 +146,7 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     )
     .unwrap();
     let hcn = HcnClient::new(simulator.session());
-    let api = nodes();
+    let mut api = nodes();
     let dir = tempfile::tempdir().unwrap();
     let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, on_link: false, metric: 0, ours: false };
     let routes = Arc::new(MemoryRoutes(Mutex::new(vec![lan])));
@@ -175,6 +177,10 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     assert!(!stale.exists(), "what an earlier boot left is hidden until the network is ready");
     seen.wait_for(|status| status.ready && status.problems.is_empty()).await.unwrap();
     assert!(std::fs::read_to_string(&stale).unwrap().contains("win-bridge"));
+    let subnet_env = std::fs::read_to_string(dir.path().join("run/subnet.env")).unwrap();
+    assert!(subnet_env.contains("FLANNEL_SUBNET=192.168.1.1/24\nFLANNEL_MTU=1500\n"), "{subnet_env}");
+    let written = api.writes.recv().await.unwrap();
+    assert_eq!(written["metadata"]["annotations"]["flannel.alpha.coreos.com/backend-type"], "host-gw", "announced: {written}");
     // Drift: the route and the host's endpoint vanish; a peer moves; a peer leaves.
     routes.0.lock().unwrap().retain(|r| !r.ours);
     let endpoint = hcn.endpoint_by_name("mullion_ep").await.unwrap().unwrap().id;

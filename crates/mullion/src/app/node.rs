@@ -169,12 +169,15 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         cluster_domain: kubelet.cluster_domain.clone(),
         cni_conf_dir: node.cni_conf_dir.clone().into(),
         ipam_dir: Some(node.ipam_dir.as_str()).filter(|dir| !dir.is_empty()).map(PathBuf::from),
+        subnet_env: Some(node.flannel_subnet_env.as_str()).filter(|path| !path.is_empty()).map(PathBuf::from),
     };
+    let (mode, vxlan) = network(config)?;
     Ok(fabric::Config {
         client,
         api: ApiServer::default(),
         settings: fabric::Settings {
-            mode: mode(&node.network)?,
+            mode,
+            vxlan,
             node_name: node.node_name.clone(),
             cluster_cidrs: vec![config.cluster_cidr],
             role: fabric::Role::Node(Box::new(pods)),
@@ -188,16 +191,35 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
     })
 }
 
-/// The mode of that name; an empty one is the default.
-fn mode(name: &str) -> Result<fabric::Mode> {
-    if name.is_empty() { Ok(fabric::Mode::default()) } else { name.parse().context("the member network of NodeConfiguration") }
+/// The mode and the tunnels' parameters: of flannel's net-conf.json where there is one, else by the mode's name; an empty one is the default.
+fn network(config: &Complete) -> Result<(fabric::Mode, fabric::Vxlan)> {
+    let node = &config.config.node;
+    let named = match node.network.as_str() {
+        "" => None,
+        name => Some(name.parse::<fabric::Mode>().context("the member network of NodeConfiguration")?),
+    };
+    let path = node.flannel_net_conf.as_str();
+    if path.is_empty() {
+        return Ok((named.unwrap_or_default(), fabric::Vxlan::default()));
+    }
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read flannel's configuration {path}"))?;
+    let net_conf = fabric::flannel::NetConf::parse(&bytes).with_context(|| format!("cannot use flannel's configuration {path}"))?;
+    let mode = net_conf.backend.mode();
+    if let Some(named) = named.filter(|named| *named != mode) {
+        bail!("--network is {named}, but the backend of {path} is {mode}: leave one of the two out");
+    }
+    if net_conf.network != config.cluster_cidr {
+        bail!("--cluster-cidr is {}, but the Network of {path} is {}: give both the same", config.cluster_cidr, net_conf.network);
+    }
+    let vxlan = if let fabric::flannel::Backend::Vxlan(vxlan) = net_conf.backend { vxlan } else { fabric::Vxlan::default() };
+    Ok((mode, vxlan))
 }
 
 /// Whether the proxy can start only when the pod network exists.
 fn waits_for_facts(config: &Complete) -> Result<bool> {
     let node = &config.config.node;
     let given = config.config.kube_proxy.winkernel.source_vip.is_some();
-    Ok(node.os.is_windows() && !given && !node.without.contains(&Part::Fabric) && mode(&node.network)? == fabric::Mode::Vxlan)
+    Ok(node.os.is_windows() && !given && !node.without.contains(&Part::Fabric) && network(config)?.0 == fabric::Mode::Vxlan)
 }
 
 /// Serves the proxy's status, and returns its configuration.
@@ -220,7 +242,9 @@ async fn serve_proxy_status(
     let status = watch::Sender::new(service_proxy::Status::default());
     let server = StatusServer::new(proxy.clone(), mode, status.subscribe());
     server.serve().await?;
-    let host = options::Host { ips: &[config.node_ip], hcn, mac, masquerade_leaving: true, ..options::Host::default() };
+    let interface = config.config.node.service_interface.as_str();
+    let service_interface = Some(interface).filter(|name| !name.is_empty() && mode == Mode::Userspace);
+    let host = options::Host { ips: &[config.node_ip], hcn, mac, service_interface, masquerade_leaving: true, ..options::Host::default() };
     let backend = options::backend(&proxy, mode, host)?;
     Ok(service_proxy::Config {
         full_pass: proxy.sync_period.0.max(Duration::from_secs(1)),
@@ -369,3 +393,6 @@ pub fn drive(text: &str) -> Result<(char, PathBuf)> {
         _ => bail!("{letter:?} is no drive letter: write it as C=DIR"),
     }
 }
+
+#[cfg(test)]
+mod tests;
