@@ -110,6 +110,18 @@ pub fn source_vip(pod_cidr: IpNet) -> IpAddr {
     nth(pod_cidr, 2)
 }
 
+/// For a Windows node with a transparent network: `wincni`, since win-bridge serves no such network. The host is the gateway, `.1`. There is
+/// no VFP, so no policies and no host ports.
+pub fn windows_transparent(inputs: &Inputs) -> Value {
+    let plugin = json!({
+        "type": "wincni",
+        "capabilities": {"dns": true},
+        "ipam": ipam(inputs, json!({"gateway": nth(inputs.pod_cidr, 1)})),
+        "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
+    });
+    list(&inputs.name, &[plugin])
+}
+
 /// For a Linux node: `bridge`, and `portmap` for host ports. The bridge's ports are isolated and the node routes between them, so that Services and policies
 /// apply between pods of one node without bridge netfilter. Without `mtu`, pods have the bridge's.
 pub fn linux(inputs: &Inputs, bridge: &str, mtu: Option<u32>) -> Value {

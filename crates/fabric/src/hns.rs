@@ -1,6 +1,6 @@
 //! Documents of the HNS network of a Windows node and of the host's own endpoint on it (pure).
 
-use hcn::document::{Isolation, NetworkPolicyType, RemoteSubnetRoute};
+use hcn::document::{Isolation, NetworkPolicyType, RemoteSubnetRoute, SubnetFlags};
 use hcn::{Guid, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet, owned_id};
 use ipnet::IpNet;
 
@@ -17,7 +17,7 @@ pub struct Desired {
     pub network: HostComputeNetwork,
     /// The host endpoint's id.
     pub endpoint_id: Guid,
-    /// The host's endpoint, `NAME_ep`, at the third address of the subnet. An overlay has none.
+    /// The host's endpoint, `NAME_ep`, at the third address of the subnet, of a transparent network at the second. An overlay has none.
     pub endpoint: Option<HostComputeEndpoint>,
 }
 
@@ -52,6 +52,22 @@ impl Desired {
         let network = HostComputeNetwork { owner: OWNER.into(), ..network };
         let network_id = owned_id(cluster_uid, "network", name);
         Self { network_id, network, endpoint_id: Self::endpoint_id(cluster_uid, name), endpoint: None }
+    }
+
+    /// A transparent network `name` on `adapter` with this node's pod CIDR; `.1`, the pods' gateway, is the host.
+    pub fn transparent(cluster_uid: &str, name: &str, adapter: &str, pod_cidr: IpNet) -> Self {
+        let gateway = nth(pod_cidr, 1);
+        let mut subnet = Subnet::new(pod_cidr, gateway);
+        subnet.flags = SubnetFlags::DO_NOT_RESERVE_GATEWAY_ADDRESS;
+        let network = HostComputeNetwork::new(name, NetworkType::Transparent, subnet).with_policy(NetworkPolicy::net_adapter_name(adapter));
+        let address = IpNet::new(gateway, pod_cidr.prefix_len()).unwrap_or(pod_cidr);
+        let endpoint = HostComputeEndpoint { owner: OWNER.into(), ..HostComputeEndpoint::local(host_endpoint(name), address, None) };
+        Self {
+            network_id: owned_id(cluster_uid, "network", name),
+            network: HostComputeNetwork { owner: OWNER.into(), ..network },
+            endpoint_id: Self::endpoint_id(cluster_uid, name),
+            endpoint: Some(endpoint),
+        }
     }
 
     /// The same with the prefixes of other nodes.

@@ -5,6 +5,7 @@
 mod desired;
 mod host_gateway;
 mod l3;
+mod transparent;
 mod vxlan;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ pub enum Mode {
     L3,
     /// Packets between pods of different nodes travel in VXLAN. The nodes only have to reach each other.
     Vxlan,
+    /// As host-gateway, with Windows pods that are hosts of a LAN of their own, behind a second adapter.
+    Transparent,
 }
 
 /// The function of a mode: adds what it wants to what is common to all.
@@ -43,6 +46,12 @@ pub const MODES: &[(Mode, &str, &str, Decide)] = &[
     (Mode::HostGateway, "host-gateway", "every node routes the others' pods to their addresses", host_gateway::decide),
     (Mode::L3, "l3", "the router between the nodes has a route to every node's pods", l3::decide),
     (Mode::Vxlan, "vxlan", "packets between pods of different nodes travel in VXLAN, as flannel has them", vxlan::decide),
+    (
+        Mode::Transparent,
+        "transparent",
+        "as host-gateway; pods of Windows nodes are behind a second adapter, and Services are served in user space",
+        transparent::decide,
+    ),
 ];
 
 impl Mode {
@@ -301,12 +310,15 @@ impl<'a> Inputs<'a> {
                 desired.hns = Some(hns::Desired::new(&pods.cluster_uid, &pods.network_name, adapter, inputs.pod_cidr));
                 desired.cni = Some(conf::windows(&inputs));
             }
-            Attachment::Linux { bridge } => {
-                desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
-                desired.cni = Some(conf::linux(&inputs, bridge, None));
-            }
+            Attachment::Linux { bridge } => linux_bridge(&inputs, bridge, desired),
         }
     }
+}
+
+/// The pods of a Linux node where packets between nodes are plain.
+fn linux_bridge(inputs: &conf::Inputs, bridge: &str, desired: &mut Desired) {
+    desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
+    desired.cni = Some(conf::linux(inputs, bridge, None));
 }
 
 #[cfg(test)]

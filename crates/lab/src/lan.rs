@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const LAN: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 240, 0, 0), 24);
 /// Name of the host between the LAN and elsewhere.
 pub const ROUTER: &str = "gw";
+/// The adapter that some hosts have beside `eth0`, on a network of its own, without an address.
+pub const SECOND_ADAPTER: &str = "eth1";
 /// The router on the LAN, every host's default route.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 240, 0, 1);
 /// Host `cp` on the LAN.

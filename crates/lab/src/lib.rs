@@ -40,6 +40,7 @@
 //! let lab = supervisor::start(supervisor::LabConfig {
 //!     dirs: dirs.clone(),
 //!     hosts,
+//!     two_adapters: Vec::new(),
 //!     processes: vec![control_plane, cri, node],
 //!     // Init keeps the lock too: it is free when the last process has ended, even if the supervisor was killed.
 //!     fds: vec![("api".into(), api.into()), (dir::LOCK.into(), lock.file().try_clone().expect("a descriptor").into())],

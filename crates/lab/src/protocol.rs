@@ -15,6 +15,9 @@ pub struct InitConfig {
     pub run: PathBuf,
     /// Hosts on the LAN.
     pub hosts: Vec<Host>,
+    /// Hosts with a second adapter, without an address, on a network of its own.
+    #[serde(default)]
+    pub two_adapters: Vec<String>,
     /// The router's address.
     pub gateway: Ipv4Addr,
     /// Prefix length of the LAN.

@@ -46,6 +46,8 @@ pub struct LabConfig {
     pub dirs: Dirs,
     /// Hosts on the LAN, from [`crate::lan::hosts`].
     pub hosts: Vec<Host>,
+    /// Those with a second adapter, [`crate::lan::SECOND_ADAPTER`].
+    pub two_adapters: Vec<String>,
     /// What runs in it.
     pub processes: Vec<ProcessSpec>,
     /// Descriptors for processes, by name (the API server's listener), and DIR's lock as [`LOCK`], which is then free only when the
@@ -125,7 +127,7 @@ pub fn start(config: LabConfig) -> Result<Lab, LabError> {
 }
 
 fn try_start(config: LabConfig) -> Result<Lab, LabError> {
-    let LabConfig { dirs, hosts, processes, fds, routes, outside, shared: directories, init } = config;
+    let LabConfig { dirs, hosts, two_adapters, processes, fds, routes, outside, shared: directories, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
     let (names, fds): (Vec<String>, Vec<OwnedFd>) = fds.into_iter().unzip();
@@ -133,6 +135,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let init_config = InitConfig {
         run: dirs.run.clone(),
         hosts,
+        two_adapters,
         gateway: GATEWAY,
         prefix: LAN.prefix_len(),
         routes,

@@ -121,6 +121,7 @@ impl Bench {
         LabConfig {
             dirs: self.dirs.clone(),
             hosts: lan::hosts(names, &BTreeMap::new()).unwrap(),
+            two_adapters: vec!["n1".into()],
             processes,
             fds: Vec::new(),
             routes: Vec::new(),
@@ -309,6 +310,7 @@ fn supervise(root: &Path) -> ExitCode {
     let config = LabConfig {
         dirs: dirs.clone(),
         hosts: lan::hosts(["n1"], &BTreeMap::new()).unwrap(),
+        two_adapters: Vec::new(),
         processes: vec![sleeper],
         fds,
         routes: Vec::new(),

@@ -66,11 +66,11 @@ fn linux() -> Role {
 
 #[test]
 fn table_names_every_mode() {
-    for mode in [Mode::HostGateway, Mode::L3, Mode::Vxlan] {
+    for mode in [Mode::HostGateway, Mode::L3, Mode::Vxlan, Mode::Transparent] {
         assert_eq!(mode.name().parse(), Ok(mode));
     }
-    assert_eq!(MODES.len(), 3, "name the new mode above");
-    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3, vxlan");
+    assert_eq!(MODES.len(), 4, "name the new mode above");
+    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3, vxlan, transparent");
 }
 
 #[test]
@@ -203,6 +203,26 @@ fn host_gateway_takes_nodes_of_flannels_host_gw_for_peers() {
     ! node c: its flannel backend is vxlan, not host-gw, so its pods 192.168.2.0/24 are not reached; give all nodes one backend
     ! node waits-for-address: annotation x is no y, so its pods 192.168.9.0/24 are not reached; restart its pod network to write it anew
     ");
+}
+
+#[test]
+fn transparent_has_a_network_of_its_own_and_routes_as_host_gateway() {
+    insta::assert_snapshot!(decided(Mode::Transparent, windows(), &three()), @r"
+    route 192.168.1.0/24 via 10.240.0.12 (b)
+    route 192.168.2.0/24 via 10.240.0.13 (c)
+    route fd00:11::/64 via fd00::12 (b)
+    hns-network mullion Transparent 192.168.0.0/24
+    hns-endpoint mullion_ep 192.168.0.1 on the host
+    cni 10-mullion.conflist wincni
+    ");
+    insta::assert_snapshot!(decided(Mode::Transparent, linux(), &three()), @r"
+    route 192.168.1.0/24 via 10.240.0.12 (b)
+    route 192.168.2.0/24 via 10.240.0.13 (c)
+    route fd00:11::/64 via fd00::12 (b)
+    masquerade 192.168.0.0/24 outside 192.168.0.0/16
+    cni 10-mullion.conflist bridge portmap
+    ");
+    assert_eq!(decided(Mode::Transparent, Role::Router, &three()), "");
 }
 
 #[test]

@@ -4,6 +4,9 @@ use super::*;
 use crate::mode::peers;
 use crate::rows::NodeRow;
 
+#[cfg(target_os = "linux")]
+mod alpha;
+
 fn nodes(list: &[(&str, bool, &[&str], &[&str])]) -> BTreeMap<String, NodeRow> {
     let row = |windows, cidrs: &[&str], addresses: &[&str]| NodeRow {
         pod_cidrs: cidrs.iter().map(|text| text.parse().unwrap()).collect(),
@@ -42,16 +45,20 @@ const ALPHA: [(&str, &str); 3] = [
 fn alpha_documents_route_lists_follow_from_its_node_table() {
     let nodes = alpha();
     for (name, list) in ALPHA {
-        let (peers, problems) = peers(name, &nodes, &["192.168.0.0/16".parse().unwrap()]);
-        assert!(problems.is_empty(), "{problems:?}");
-        let text = if nodes[name].windows {
-            let lines: Vec<Line> = peers.iter().map(Line::to_pod_gateway).collect();
-            render(Format::Windows, &lines, Some("<Interface Id of the Routable Ethernet Adapter>"))
-        } else {
-            let lines: Vec<Line> = peers.iter().map(Line::to_node).collect();
-            render(Format::Iproute, &lines, None)
-        };
-        assert_eq!(text, list, "{name}");
+        assert_eq!(list_of(name, &nodes, "<Interface Id of the Routable Ethernet Adapter>"), list, "{name}");
+    }
+}
+
+/// The list of a node, as `fabric routes --for NAME --next-hop pod-gateway` prints it.
+fn list_of(name: &str, nodes: &BTreeMap<String, NodeRow>, interface: &str) -> String {
+    let (peers, problems) = peers(name, nodes, &["192.168.0.0/16".parse().unwrap()]);
+    assert!(problems.is_empty(), "{problems:?}");
+    if nodes[name].windows {
+        let lines: Vec<Line> = peers.iter().map(Line::to_pod_gateway).collect();
+        render(Format::Windows, &lines, Some(interface))
+    } else {
+        let lines: Vec<Line> = peers.iter().map(Line::to_node).collect();
+        render(Format::Iproute, &lines, None)
     }
 }
 

@@ -9,12 +9,14 @@ use linux_sys::netlink::{Link, Route, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 
-use crate::lan::ROUTER;
+use crate::lan::{ROUTER, SECOND_ADAPTER};
 use crate::outside;
 use crate::protocol::InitConfig;
 
 /// The bridge in `gw` that is the LAN.
 const BRIDGE: &str = "lan0";
+/// The bridge in `gw` that second adapters are on.
+const SECOND_BRIDGE: &str = "lan1";
 /// Every host's adapter on the LAN.
 const UPLINK: &str = "eth0";
 
@@ -60,6 +62,9 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
         // second, and what is sent before that is lost.
         link(&inside, UPLINK)?;
         link(&router, &port.name)?;
+        if config.two_adapters.contains(&host.name) {
+            add_second_adapter(&router, &inside, &ns, host.address)?;
+        }
         hosts.insert(host.name.clone(), ns);
     }
     let lan = link(&router, BRIDGE)?;
@@ -73,6 +78,25 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
     }
     hosts.insert(ROUTER.into(), gw);
     Ok(hosts)
+}
+
+/// A second adapter of a host, which is up and has no address.
+fn add_second_adapter(router: &Rtnl, inside: &Rtnl, ns: &NetNs, address: Ipv4Addr) -> io::Result<()> {
+    if router.link(SECOND_BRIDGE)?.is_none() {
+        router.add_bridge(SECOND_BRIDGE)?;
+        router.set_up(link(router, SECOND_BRIDGE)?.index)?;
+    }
+    let bridge = link(router, SECOND_BRIDGE)?;
+    let name = format!("lan1-{}", address.octets()[3]);
+    router.add_veth(&name, SECOND_ADAPTER, Some(ns))?;
+    let port = link(router, &name)?;
+    router.set_master(port.index, Some(bridge.index))?;
+    router.set_up(port.index)?;
+    inside.set_up(link(inside, SECOND_ADAPTER)?.index)?;
+    // As above: the kernel acts on carriers now.
+    link(inside, SECOND_ADAPTER)?;
+    link(router, &name)?;
+    Ok(())
 }
 
 /// What leaves the LAN has the router's address.

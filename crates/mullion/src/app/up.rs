@@ -218,6 +218,7 @@ fn start_lab(
     let config = LabConfig {
         dirs: dirs.clone(),
         hosts: layout.hosts.clone(),
+        two_adapters: processes::two_adapters(cluster),
         processes: processes::list(&inputs),
         fds,
         // What comes back for pods: the control plane's host knows the way to each.

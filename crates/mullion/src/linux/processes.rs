@@ -8,8 +8,9 @@ use hcn::HnsVersion;
 use ipnet::IpNet;
 use kube_rules::NodeOs;
 use lab::dir::Dirs;
-use lab::lan::{CONTROL_PLANE, LAN};
+use lab::lan::{CONTROL_PLANE, LAN, SECOND_ADAPTER};
 use lab::protocol::{ProcessSpec, Readiness};
+use node_config::kube_proxy::ProxyMode;
 use node_config::kubelet::{Authentication, FeatureGates, X509};
 use node_config::node_spec::NodeSpec;
 use node_config::{KubeProxyConfiguration, KubeletConfiguration, NetworkList, NetworkName, NodeConfig, NodeConfiguration};
@@ -98,6 +99,12 @@ pub fn list(inputs: &Inputs<'_>) -> Vec<ProcessSpec> {
     all
 }
 
+/// The hosts whose second adapter their HNS takes, as the Windows nodes of the alpha document of 2016 have it.
+pub fn two_adapters(cluster: &Cluster) -> Vec<String> {
+    let windows = cluster.nodes.iter().filter(|node| node.os.is_windows());
+    windows.filter(|_| cluster.network == Mode::Transparent).map(|node| node.name.clone()).collect()
+}
+
 fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
     let (dirs, addresses) = (inputs.dirs, &inputs.layout.addresses);
     let argv = Argv::new("control-plane")
@@ -161,6 +168,9 @@ fn hns_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         .opt("hns-version", version);
     for switch in switches {
         argv = argv.opt("switch", switch);
+    }
+    if two_adapters(inputs.cluster).contains(name) {
+        argv = argv.opt("uplink", SECOND_ADAPTER);
     }
     let mut process = ProcessSpec::new(format!("{name}/hns-sim"), name, argv.0, dirs.log(Some(name), "hns-sim"));
     process.readiness = Readiness::Socket(socket);
@@ -229,6 +239,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
     let (dirs, name, addresses) = (inputs.dirs, &spec.name, &inputs.layout.addresses);
     let (pki, host) = (dirs.dir.join("pki"), dirs.host(name));
     let text = |path: PathBuf| path.display().to_string();
+    let in_user_space = two_adapters(inputs.cluster).contains(name);
     let node = NodeConfiguration {
         kubeconfig: text(pki.join(format!("{name}.conf"))),
         node_name: name.clone(),
@@ -247,6 +258,8 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         machine_id: Uuid::new_v5(&inputs.identity, name.as_bytes()).to_string(),
         boot_id: inputs.boot_id(name),
         without: inputs.cluster.without.clone(),
+        // A transparent network has no load balancers: the node relays, at addresses that it has itself.
+        service_interface: if in_user_space { "lo".to_owned() } else { String::new() },
         ..NodeConfiguration::default()
     };
     let kubelet = KubeletConfiguration {
@@ -263,6 +276,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
     };
     let kube_proxy = KubeProxyConfiguration {
         cluster_cidr: NetworkList(vec![NetworkName::Net(IpNet::V4(addresses.cluster_cidr))]),
+        mode: if in_user_space { ProxyMode::Userspace } else { ProxyMode::Unset },
         ..KubeProxyConfiguration::default()
     };
     Ok(NodeConfig { node, kubelet, kube_proxy })

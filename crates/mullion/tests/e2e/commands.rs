@@ -51,7 +51,7 @@ pub fn status_lists_processes_and_nodes(cluster: &Cluster) {
 
 /// `mullion hns list KIND --node NODE -o json`.
 #[track_caller]
-fn hns(cluster: &Cluster, kind: &str, node: &str) -> Vec<Value> {
+pub fn hns(cluster: &Cluster, kind: &str, node: &str) -> Vec<Value> {
     let text = cluster.place.mullion(&["hns", "list", kind, "--node", node, "-o", "json"]).ok("mullion hns list");
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{kind} of {node} is no JSON ({error}): {text}"))
 }

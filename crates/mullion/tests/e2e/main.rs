@@ -84,6 +84,18 @@ fn overlay_joins_the_pods_of_all_nodes() {
 }
 
 #[test]
+fn transparent_network_joins_the_pods_of_all_nodes() {
+    let steps: &[Step] = &[
+        ("Windows nodes route to the others' pods behind their second adapters", networks::windows_nodes_route_between_their_adapters),
+        ("IIS answers by its NodePort", services::iis_answers_by_node_port),
+        ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
+        ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other_through_relays),
+        ("a Windows pod reaches a Linux pod", services::linux_server),
+    ];
+    cluster::take(&Cluster::up_with("", &["--network", "transparent"]), steps);
+}
+
+#[test]
 fn hns_failures_are_reported_and_repaired() {
     topic(&[
         ("pods whose network HNS forgot get another sandbox", hns_failures::wiped),

@@ -1,6 +1,7 @@
 //! Modes of the pod network: the ways between nodes that are not the default.
 
 use crate::cluster::{Cluster, PATIENCE, until};
+use crate::commands::hns;
 
 /// The router has a route for each node's pods, and no other host has one.
 pub fn router_has_the_routes(cluster: &Cluster) {
@@ -36,5 +37,22 @@ pub fn nodes_announce_their_tunnels(cluster: &Cluster) {
         });
         assert!(data.starts_with("{\"VNI\":4096,\"VtepMAC\":\"") && !seen.contains(&data), "{name}: {data}");
         seen.push(data);
+    }
+}
+
+/// The pods' network of a Windows node is transparent, the host is its gateway, and the node has routes to the pods of the two others.
+pub fn windows_nodes_route_between_their_adapters(cluster: &Cluster) {
+    for name in ["win01", "win02"] {
+        until("the node's network", PATIENCE, || {
+            let (networks, endpoints) = (hns(cluster, "networks", name), hns(cluster, "endpoints", name));
+            let host = endpoints.iter().find(|endpoint| endpoint["Name"] == "mullion_ep");
+            let address = host.and_then(|endpoint| endpoint["IpConfigurations"][0]["IpAddress"].as_str()).unwrap_or_default();
+            let transparent = networks.iter().any(|network| network["Type"] == "Transparent");
+            if transparent && address.ends_with(".1") { Ok(()) } else { Err(format!("{networks:?} {endpoints:?}")) }
+        });
+        until("the node's routes", PATIENCE, || {
+            let log = cluster.place.mullion(&["logs", name]).ok("mullion logs");
+            if log.matches("route + ").count() == 2 { Ok(()) } else { Err(log) }
+        });
     }
 }

@@ -63,6 +63,15 @@ pub fn linux_pod_reaches_it(cluster: &Cluster) {
 
 /// Clients on both Windows nodes fetch from one server on the first.
 pub fn windows_pods_reach_each_other(cluster: &Cluster) {
+    windows_pods_fetch(cluster, true);
+}
+
+/// The same where Services are served in user space: their backends see the node.
+pub fn windows_pods_reach_each_other_through_relays(cluster: &Cluster) {
+    windows_pods_fetch(cluster, false);
+}
+
+fn windows_pods_fetch(cluster: &Cluster, services_keep_the_client: bool) {
     for (name, node) in [("server", "win01"), ("near", "win01"), ("far", "win02")] {
         cluster.apply(&manifests::web(name, node, "", ""));
     }
@@ -82,9 +91,9 @@ pub fn windows_pods_reach_each_other(cluster: &Cluster) {
             let answer = fetched(port, &format!("http://{host}/hostname"));
             assert_eq!(answer.trim(), name, "{client} asked {host}");
         }
-        // Through the Service as without it, the server sees the client: load balancers leave its address as it is.
+        // Through the Service as without it, the server sees the client: load balancers leave its address as it is; relays do not.
         let own_ip = cluster.pods(client)[0]["status"]["podIP"].as_str().expect("a pod address").to_owned();
-        for host in [pod_ip, cluster_ip] {
+        for host in [pod_ip, cluster_ip].into_iter().take(if services_keep_the_client { 2 } else { 1 }) {
             let seen = fetched(port, &format!("http://{host}/headers"));
             assert!(seen.contains(&format!("client: {own_ip}:")), "{client}, which is {own_ip}, asked {host}: {seen}");
             assert!(seen.contains(&format!("server: {pod_ip}:80")), "{client} asked {host}: {seen}");
