@@ -1,0 +1,175 @@
+//! `ptp`: a pair of links between a pod and its node, which routes. Source: containernetworking/plugins `plugins/main/ptp`.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+use linux_sys::netlink::{Link, NetlinkError, Route as KernelRoute, Rtnl};
+use linux_sys::ns::NetNs;
+use serde::Deserialize;
+
+use crate::bridge::masquerade;
+use crate::fold::fold_map;
+use crate::ipam;
+use crate::links::{configure, host_name, mac_text, must_find, net, remove_pair, switch};
+use crate::plugin::{Command, Request};
+use crate::spec::{AddResult, CniError, Interface, IpConfig, code};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Config {
+    ip_masq: bool,
+    mtu: u32,
+}
+
+const KEYS: &[&str] = &["ipMasq", "mtu"];
+
+impl Config {
+    fn read(request: &Request) -> Result<Self, CniError> {
+        let mut document = request.config.document.clone();
+        fold_map(&mut document, KEYS);
+        document.retain(|key, value| KEYS.contains(&key.as_str()) && !value.is_null());
+        serde_json::from_value(document.into()).map_err(|e| CniError::decode("the configuration of ptp", &e))
+    }
+}
+
+/// Serves one request in the calling thread's network namespace.
+pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
+    let config = Config::read(request)?;
+    match request.command {
+        Command::Add => add(request, &config).map(Some),
+        Command::Del => del(request).map(|()| None),
+        Command::Check => check(request).map(|()| None),
+        Command::Gc | Command::Status => ipam::delegate(request, request.command).map(|_| None),
+    }
+}
+
+/// Reads the configuration.
+///
+/// # Errors
+/// When it is wrong.
+pub fn check_config(request: &Request) -> Result<(), CniError> {
+    Config::read(request).map(drop)
+}
+
+fn add(request: &Request, config: &Config) -> Result<AddResult, CniError> {
+    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| CniError::io(format_args!("open netns {:?}", request.netns), &e))?;
+    let (host, inside) = (Rtnl::open().map_err(net)?, Rtnl::open_in(&sandbox).map_err(net)?);
+    if inside.link(&request.ifname).map_err(net)?.is_some() {
+        return Err(CniError::internal(format!("container veth name {:?} already exists", request.ifname)));
+    }
+    let made = attach(request, config, &host, &inside, &sandbox);
+    if made.is_err() {
+        // Best effort: the first error is the one to report.
+        if let Ok(Some(link)) = host.link(&host_name(request)) {
+            let _ = host.del_link(link.index);
+        }
+        let _ = ipam::delegate(request, Command::Del);
+    }
+    made
+}
+
+fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbox: &NetNs) -> Result<AddResult, CniError> {
+    let Some(mut result) = ipam::delegate(request, Command::Add)?.filter(|result| !result.ips.is_empty()) else {
+        return Err(CniError::config("IPAM plugin returned missing IP config"));
+    };
+    for ip in &mut result.ips {
+        ip.interface = Some(1);
+        if ip.gateway.is_none() {
+            ip.gateway = ip.address.hosts().next();
+        }
+    }
+    let name = host_name(request);
+    if let Some(stale) = host.link(&name).map_err(net)? {
+        // Left over from an ADD that was cut off: its other end is not in this sandbox.
+        host.del_link(stale.index).map_err(net)?;
+    }
+    host.add_veth(&name, &request.ifname, Some(sandbox)).map_err(net)?;
+    if config.mtu != 0 {
+        host.set_mtu(must_find(host, &name)?.index, config.mtu).map_err(net)?;
+        inside.set_mtu(must_find(inside, &request.ifname)?.index, config.mtu).map_err(net)?;
+    }
+    host.set_up(must_find(host, &name)?.index).map_err(net)?;
+    let link = configure(request, inside, &result)?;
+    for ip in &result.ips {
+        lead_by_gateway(inside, &link, ip)?;
+    }
+    // Asking for a link makes the kernel (since 6.8) act on its carrier now, without which first packets would be lost.
+    let host_link = must_find(host, &name)?;
+    for ip in &result.ips {
+        answer_for_gateway(host, &host_link, ip)?;
+    }
+    if config.ip_masq {
+        result.ips.iter().try_for_each(|ip| masquerade::ensure(&request.config.name, ip.address.trunc()))?;
+    }
+    let of_host = |link: &Link| Interface { name: link.name.clone(), mac: mac_text(link.mac), mtu: Some(link.mtu), sandbox: String::new() };
+    let of_pod = Interface { sandbox: request.netns.clone(), ..of_host(&link) };
+    result.interfaces = vec![of_host(&host_link), of_pod];
+    let dns = request.config.dns()?;
+    if !dns.is_empty() {
+        result.dns = dns;
+    }
+    Ok(result)
+}
+
+fn gateway(ip: &IpConfig) -> Result<IpAddr, CniError> {
+    ip.gateway.ok_or_else(|| CniError::config(format!("address {} has no gateway", ip.address)))
+}
+
+/// Inside, the gateway is the only neighbour: its subnet is reached by it too.
+fn lead_by_gateway(inside: &Rtnl, link: &Link, ip: &IpConfig) -> Result<(), CniError> {
+    let (gateway, subnet) = (gateway(ip)?, ip.address.trunc());
+    let connected =
+        inside.routes().map_err(net)?.into_iter().find(|route| route.dst == subnet && route.oif == Some(link.index) && route.via.is_none());
+    if let Some(connected) = connected {
+        inside.del_route(&connected).map_err(net)?;
+    }
+    let source = Some(ip.address.addr());
+    let neighbour = KernelRoute { source, ..KernelRoute::new(IpNet::from(gateway)).oif(link.index) };
+    let rest = KernelRoute { source, ..KernelRoute::new(subnet).via(gateway).oif(link.index) };
+    [neighbour, rest].iter().try_for_each(|route| inside.add_route(route)).map_err(net)
+}
+
+/// On the host, the pair's end has the gateway's address alone, and leads to the pod alone.
+fn answer_for_gateway(host: &Rtnl, link: &Link, ip: &IpConfig) -> Result<(), CniError> {
+    let gateway = gateway(ip)?;
+    switch(if gateway.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" }, "1")?;
+    let tolerate = |added: Result<(), NetlinkError>| match added {
+        Err(error) if !error.is_exists() => Err(net(error)),
+        _ => Ok(()),
+    };
+    tolerate(host.add_addr(link.index, IpNet::from(gateway)))?;
+    tolerate(host.add_route(&KernelRoute::new(IpNet::from(ip.address.addr())).oif(link.index)))
+}
+
+fn del(request: &Request) -> Result<(), CniError> {
+    let removed = remove_pair(request);
+    // An address may only be given out again once no interface has it.
+    if removed.is_ok() {
+        ipam::delegate(request, Command::Del)?;
+    }
+    removed
+}
+
+fn check(request: &Request) -> Result<(), CniError> {
+    let drift = |text: String| CniError::new(code::DRIFT, text);
+    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| drift(format!("netns {:?} is gone: {e}", request.netns)))?;
+    let inside = Rtnl::open_in(&sandbox).map_err(net)?;
+    let link = inside.link(&request.ifname).map_err(net)?.filter(|link| link.up);
+    let link = link.ok_or_else(|| drift(format!("{} is missing or down in {:?}", request.ifname, request.netns)))?;
+    let addresses = inside.addrs(link.index).map_err(net)?;
+    let expected = request.config.prev_result()?.unwrap_or_default();
+    if let Some(lost) = expected.ips.iter().find(|ip| !addresses.contains(&ip.address)) {
+        return Err(drift(format!("{} lost its address {}", request.ifname, lost.address)));
+    }
+    let routes = inside.routes().map_err(net)?;
+    if let Some(lost) = expected.routes.iter().find(|desired| !routes.iter().any(|route| route.dst == desired.dst)) {
+        return Err(drift(format!("{} lost its route to {}", request.ifname, lost.dst)));
+    }
+    let host = Rtnl::open().map_err(net)?;
+    let known = host.routes().map_err(net)?;
+    if let Some(lost) = expected.ips.iter().find(|ip| !known.iter().any(|route| route.dst == IpNet::from(ip.address.addr()))) {
+        return Err(drift(format!("the host lost its route to {}", lost.address.addr())));
+    }
+    ipam::delegate(request, Command::Check).map(drop)
+}
