@@ -76,7 +76,7 @@ docs-tables:
 namespaces: test-template
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test engine --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: \
+	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: beside_upstream:: with_links:: alpha:: \
 	    linux::tests forwarding:: tunnels:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
 
 # A whole cluster and unmodified kubectl, as an ordinary user.

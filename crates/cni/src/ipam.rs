@@ -27,6 +27,11 @@ fn delegate_once(request: &Request, command: Command, kind: &str) -> Result<Opti
     if kind.trim_end_matches(".exe") == "host-local" {
         return host_local::handle(&Request { command, ..request.clone() });
     }
+    run_program(request, command, kind)
+}
+
+/// Runs a program of `CNI_PATH` with the whole request.
+pub(crate) fn run_program(request: &Request, command: Command, kind: &str) -> Result<Option<AddResult>, CniError> {
     let output = exec(request, command, kind)?;
     if !output.status.success() {
         let error = serde_json::from_slice(&output.stdout)
@@ -49,7 +54,7 @@ fn exec(request: &Request, command: Command, kind: &str) -> Result<std::process:
     let program = (!bad_name)
         .then(|| std::env::split_paths(&request.path).flat_map(|dir| [dir.join(kind), dir.join(format!("{kind}.exe"))]).find(|p| p.is_file()))
         .flatten()
-        .ok_or_else(|| CniError::config(format!("ipam.type {kind:?} is not a program in CNI_PATH {:?}; install it there", request.path)))?;
+        .ok_or_else(|| CniError::config(format!("plug-in {kind:?} is not a program in CNI_PATH {:?}; install it there", request.path)))?;
     let failed = |e: &std::io::Error| CniError::io(format_args!("run {}", program.display()), e);
     let args: Vec<String> = request.args.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let mut child = Process::new(&program)

@@ -1,21 +1,31 @@
 //! The Container Network Interface: the specification's documents, the caller's side ([`runtime`]),
-//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `wincni`, `bridge` and `portmap`.
+//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `wincni`, `flannel`, `bridge`, `ptp`, `loopback`,
+//! `portmap`, `bandwidth` and `tuning`.
 //!
 //! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.
 //! Supports specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
 //! and containernetworking/plugins.
 
 #[cfg(target_os = "linux")]
+pub mod bandwidth;
+#[cfg(target_os = "linux")]
 pub mod bridge;
+pub mod flannel;
 mod fold;
 pub mod ipam;
 #[cfg(target_os = "linux")]
 mod links;
+#[cfg(target_os = "linux")]
+pub mod loopback;
 pub mod plugin;
 #[cfg(target_os = "linux")]
 pub mod portmap;
+#[cfg(target_os = "linux")]
+pub mod ptp;
 pub mod runtime;
 pub mod spec;
+#[cfg(target_os = "linux")]
+pub mod tuning;
 pub mod win_bridge;
 
 pub use plugin::{PLUGINS, is_own_plugin, plugin_main};

@@ -13,10 +13,19 @@ use crate::win_bridge::{self, Kind};
 /// The names that [`plugin_main`] answers to, each also with `.exe`. `win-l2bridge` is an older name of `win-bridge`.
 pub const PLUGINS: &[&str] = &[
     #[cfg(target_os = "linux")]
+    "bandwidth",
+    #[cfg(target_os = "linux")]
     "bridge",
+    "flannel",
     "host-local",
     #[cfg(target_os = "linux")]
+    "loopback",
+    #[cfg(target_os = "linux")]
     "portmap",
+    #[cfg(target_os = "linux")]
+    "ptp",
+    #[cfg(target_os = "linux")]
+    "tuning",
     "win-bridge",
     "win-l2bridge",
     "win-overlay",
@@ -137,10 +146,19 @@ fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError
         "win-bridge" | "win-l2bridge" => win_bridge::handle(request, Kind::Bridge),
         "win-overlay" => win_bridge::handle(request, Kind::Overlay),
         "wincni" => win_bridge::handle(request, Kind::Wincni),
+        "flannel" => crate::flannel::handle(request),
+        #[cfg(target_os = "linux")]
+        "bandwidth" => crate::bandwidth::handle(request),
         #[cfg(target_os = "linux")]
         "bridge" => crate::bridge::handle(request),
         #[cfg(target_os = "linux")]
+        "loopback" => crate::loopback::handle(request),
+        #[cfg(target_os = "linux")]
         "portmap" => crate::portmap::handle(request),
+        #[cfg(target_os = "linux")]
+        "ptp" => crate::ptp::handle(request),
+        #[cfg(target_os = "linux")]
+        "tuning" => crate::tuning::handle(request),
         _ => Err(unknown_plugin(name)),
     }
 }
@@ -162,12 +180,26 @@ pub fn read_config(name: &str, stdin: &[u8]) -> Result<(), CniError> {
         "win-bridge" | "win-l2bridge" => win_bridge::check_config(&request, Kind::Bridge),
         "win-overlay" => win_bridge::check_config(&request, Kind::Overlay),
         "wincni" => win_bridge::check_config(&request, Kind::Wincni),
+        "flannel" => crate::flannel::check_config(&request),
+        #[cfg(target_os = "linux")]
+        "bandwidth" => crate::bandwidth::check_config(&request),
         #[cfg(target_os = "linux")]
         "bridge" => crate::bridge::check_config(&request),
         #[cfg(target_os = "linux")]
+        "loopback" => crate::loopback::check_config(&request),
+        #[cfg(target_os = "linux")]
         "portmap" => crate::portmap::check_config(&request),
+        #[cfg(target_os = "linux")]
+        "ptp" => crate::ptp::check_config(&request),
+        #[cfg(target_os = "linux")]
+        "tuning" => crate::tuning::check_config(&request),
         _ => Err(unknown_plugin(name)),
     }
+}
+
+/// Runs the plug-in of that name with a request that another one made: ours inside this process, any other from `CNI_PATH`.
+pub(crate) fn delegate(name: &str, request: &Request) -> Result<Option<AddResult>, CniError> {
+    if is_own_plugin(name) { dispatch(stem(name), request) } else { ipam::run_program(request, request.command, name) }
 }
 
 fn unknown_plugin(name: &str) -> CniError {

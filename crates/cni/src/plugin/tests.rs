@@ -2,6 +2,9 @@ use std::collections::HashMap;
 
 use super::*;
 
+#[cfg(target_os = "linux")]
+mod beside_upstream;
+
 fn call(name: &str, env: &[(&str, &str)], stdin: &str) -> (bool, Value) {
     let env: HashMap<String, String> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let outcome = run(name, &|key| env.get(key).cloned(), stdin.as_bytes());

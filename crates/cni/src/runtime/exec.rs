@@ -155,13 +155,13 @@ mod tests {
     #[test]
     fn finds_programs() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("tuning"), b"").unwrap();
+        std::fs::write(dir.path().join("macvlan"), b"").unwrap();
         let dirs = [dir.path().to_owned()];
         let exe = Path::new("/self");
         assert_eq!(program("host-local", exe, &dirs).unwrap(), Program::Own { exe: exe.into(), name: "host-local".into() });
-        assert_eq!(program("tuning", exe, &dirs).unwrap(), Program::File(dir.path().join("tuning")));
+        assert_eq!(program("macvlan", exe, &dirs).unwrap(), Program::File(dir.path().join("macvlan")));
         assert!(program("nothing", exe, &dirs).unwrap_err().contains("no such file"));
-        assert!(program("../tuning", exe, &dirs).unwrap_err().contains("not the name"));
+        assert!(program("../macvlan", exe, &dirs).unwrap_err().contains("not the name"));
     }
 
     #[test]

@@ -12,6 +12,8 @@ const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const VETH_PEER: u16 = 1;
 const IFF_UP: u32 = libc::IFF_UP as u32;
+const IFF_PROMISC: u32 = libc::IFF_PROMISC as u32;
+const IFF_ALLMULTI: u32 = libc::IFF_ALLMULTI as u32;
 const IFF_LOWER_UP: u32 = libc::IFF_LOWER_UP as u32;
 
 /// A link as the kernel lists it.
@@ -28,10 +30,18 @@ pub struct Link {
     pub up: bool,
     /// Its other side is there and switched on.
     pub carrier: bool,
+    /// Takes frames for any address.
+    pub promiscuous: bool,
+    /// Takes frames for any multicast group.
+    pub all_multicast: bool,
+    /// Packets that wait for their turn at most.
+    pub tx_queue: u32,
     /// Hardware address; zero for links without one.
     pub mac: [u8; 6],
     /// The bridge that it is a port of.
     pub master: Option<u32>,
+    /// The number of the link that it is a pair with, or that it is built on, in that link's namespace.
+    pub peer: Option<u32>,
     /// Counters since the link was made.
     pub stats: LinkStats,
 }
@@ -114,8 +124,12 @@ fn read(payload: &[u8]) -> Option<Link> {
         mtu: 0,
         up: flags & IFF_UP != 0,
         carrier: flags & IFF_LOWER_UP != 0,
+        promiscuous: flags & IFF_PROMISC != 0,
+        all_multicast: flags & IFF_ALLMULTI != 0,
+        tx_queue: 0,
         mac: [0; 6],
         master: None,
+        peer: None,
         stats: LinkStats::default(),
     };
     for (kind, value) in wire::attrs(payload.get(16..)?) {
@@ -123,6 +137,8 @@ fn read(payload: &[u8]) -> Option<Link> {
             libc::IFLA_IFNAME => link.name = wire::text(value),
             libc::IFLA_MTU => link.mtu = wire::u32_at(value, 0)?,
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+            libc::IFLA_TXQLEN => link.tx_queue = wire::u32_at(value, 0)?,
+            libc::IFLA_LINK => link.peer = wire::u32_at(value, 0),
             libc::IFLA_MASTER => link.master = wire::u32_at(value, 0),
             IFLA_LINKINFO => link.kind = wire::attr(value, INFO_KIND).map(wire::text).unwrap_or_default(),
             libc::IFLA_STATS64 => link.stats = read_stats(value).unwrap_or_default(),
@@ -164,6 +180,10 @@ fn read_stats(value: &[u8]) -> Option<LinkStats> {
     })
 }
 
+fn switch(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
 impl Rtnl {
     /// All links of the namespace.
     pub fn links(&self) -> Result<Vec<Link>> {
@@ -196,6 +216,11 @@ impl Rtnl {
     /// A bridge, down.
     pub fn add_bridge(&self, name: &str) -> Result<()> {
         self.add(name, "bridge", |_| {})
+    }
+
+    /// A device that takes what other links redirect to it, down.
+    pub fn add_ifb(&self, name: &str) -> Result<()> {
+        self.add(name, "ifb", |_| {})
     }
 
     /// A VXLAN device, down.
@@ -251,6 +276,23 @@ impl Rtnl {
     /// Switches a link off.
     pub fn set_down(&self, index: u32) -> Result<()> {
         self.set(&format!("set link {index} down"), &header(0, index, 0, IFF_UP), |_| {})
+    }
+
+    /// Has a link take frames for any address, or only for its own.
+    pub fn set_promiscuous(&self, index: u32, on: bool) -> Result<()> {
+        let flags = if on { IFF_PROMISC } else { 0 };
+        self.set(&format!("set promiscuous mode of link {index} {}", switch(on)), &header(0, index, flags, IFF_PROMISC), |_| {})
+    }
+
+    /// Has a link take frames for any multicast group, or only for those that it is in.
+    pub fn set_all_multicast(&self, index: u32, on: bool) -> Result<()> {
+        let flags = if on { IFF_ALLMULTI } else { 0 };
+        self.set(&format!("set all-multicast mode of link {index} {}", switch(on)), &header(0, index, flags, IFF_ALLMULTI), |_| {})
+    }
+
+    /// Sets how many packets wait for their turn at most.
+    pub fn set_tx_queue(&self, index: u32, packets: u32) -> Result<()> {
+        self.set(&format!("set the queue of link {index} to {packets}"), &header(0, index, 0, 0), |w| w.attr_u32(libc::IFLA_TXQLEN, packets))
     }
 
     /// Sets the largest packet in bytes.
