@@ -47,10 +47,10 @@ mod table;
 mod validation;
 
 pub use self::alloc::ranges::{RangesError, ServiceRanges};
-pub use self::audit::{AuditConfig, write_panic};
+pub use self::audit::{AuditConfig, AuditLog, AuditWebhook, write_panic};
 pub use self::connect::kubelet::NodeNetworks;
 pub use self::http::respond::Body;
-pub use ::audit::{LogConfig, Mode as AuditMode, Policy as AuditPolicy};
+pub use ::audit::{Batch, LogConfig, Mode as AuditMode, Policy as AuditPolicy, Post, Throttle, Truncate, WebhookConfig};
 pub use listen::Limits;
 pub use start::{Config, Identity, InProcess, Server, StartError, start};
 pub use store::OpenError;

@@ -330,7 +330,7 @@ impl Server {
         }
         self.api.registry.store.close();
         if let Some(audit) = &self.api.audit {
-            audit.close();
+            audit.close().await;
         }
     }
 }

@@ -12,6 +12,19 @@ const LONGEST_AGENT: usize = 1024;
 /// Annotations that quote the request's object; they need level Request.
 const PATCH_ANNOTATION: &str = "patch.webhook.admission.k8s.io/";
 
+/// How a line begins; an item of a list has no type.
+const LINE: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
+
+/// Annotation of events that lack their objects because they were too large.
+const TRUNCATED: &str = "audit.k8s.io/truncated";
+
+/// Bounds of what a back-end gets (`--audit-*-truncate-*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Truncate {
+    /// Bytes of an event. A larger one loses its objects; one that is larger even then is dropped.
+    pub max_event: usize,
+}
+
 /// What stands for a bearer token.
 const REDACTED: &str = "REDACTED";
 
@@ -155,6 +168,37 @@ impl Event {
     }
 }
 
+impl Event {
+    /// The event as [`Event::line`] makes it, within bounds: without its objects when it would be larger, none when even that is too large
+    /// (apiserver/plugin/pkg/audit/truncate).
+    pub fn line_within(&self, bounds: Truncate, stage: Stage, at: Timestamp, annotations: &BTreeMap<String, String>) -> Option<Vec<u8>> {
+        // The end of the line is not of the event.
+        let fits = |line: &Vec<u8>| line.len() <= bounds.max_event.saturating_add(1);
+        let line = self.line(stage, at, annotations);
+        if fits(&line) || self.level < Level::Request {
+            return Some(line).filter(fits);
+        }
+        let mut told = annotations.clone();
+        told.insert(TRUNCATED.into(), "true".into());
+        let small = Self { request_object: None, response_object: None, ..self.clone() };
+        Some(small.line(stage, at, &told)).filter(fits)
+    }
+}
+
+/// Lines as one `audit.k8s.io/v1` EventList.
+pub(crate) fn list<'l>(lines: impl Iterator<Item = &'l [u8]>) -> Vec<u8> {
+    let mut list = br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#.to_vec();
+    for (index, line) in lines.enumerate() {
+        if index > 0 {
+            list.push(b',');
+        }
+        list.push(b'{');
+        list.extend_from_slice(line.strip_prefix(LINE).unwrap_or(line).trim_ascii_end());
+    }
+    list.extend_from_slice(b"]}\n");
+    list
+}
+
 /// A user agent as events have it.
 pub fn user_agent(agent: &str) -> String {
     if agent.len() <= LONGEST_AGENT {
@@ -260,6 +304,35 @@ mod tests {
         let both = line(Level::RequestResponse, Stage::RequestReceived);
         let read: Value = serde_json::from_str(&both).unwrap();
         assert_eq!((&read["responseObject"], &read["stageTimestamp"]), (&json!({"kind": "Pod", "metadata": {}}), &read["requestReceivedTimestamp"]));
+    }
+
+    #[test]
+    fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
+        let at = "2026-01-02T03:04:06Z".parse().unwrap();
+        let within = |level: Level, max_event: usize| event(level).line_within(Truncate { max_event }, Stage::ResponseComplete, at, &BTreeMap::new());
+        let whole = event(Level::RequestResponse).line(Stage::ResponseComplete, at, &BTreeMap::new());
+        assert_eq!(within(Level::RequestResponse, whole.len() - 1), Some(whole.clone()), "the end of the line is not counted");
+        let small = within(Level::RequestResponse, whole.len() - 2).unwrap();
+        let read: Value = serde_json::from_slice(&small).unwrap();
+        assert_eq!(read["annotations"], json!({"audit.k8s.io/truncated": "true"}));
+        assert!(read.get("requestObject").is_none() && read.get("responseObject").is_none() && read["objectRef"]["resource"] == "pods");
+        assert_eq!(within(Level::RequestResponse, 100), None);
+        assert_eq!(within(Level::Metadata, 100), None, "there is nothing to take away");
+    }
+
+    #[test]
+    fn items_of_a_list_are_events_without_their_type() {
+        let lines = [line(Level::Metadata, Stage::RequestReceived).into_bytes(), line(Level::Request, Stage::ResponseComplete).into_bytes()];
+        let read: Value = serde_json::from_slice(&list(lines.iter().map(Vec::as_slice))).unwrap();
+        let items: Vec<Value> = lines
+            .iter()
+            .map(|line| {
+                let mut event: Value = serde_json::from_slice(line).unwrap();
+                event.as_object_mut().unwrap().retain(|name, _| name != "kind" && name != "apiVersion");
+                event
+            })
+            .collect();
+        assert_eq!(read, json!({"kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": items}));
     }
 
     #[test]

@@ -29,18 +29,24 @@ pub enum Mode {
     BlockingStrict,
 }
 
-/// Where lines go, and what is kept of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where lines go, and what is kept of them. Defaults are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// A file that is appended to; `-` is the standard output.
     pub path: PathBuf,
-    /// A file that would grow above this many MiB is set aside; 0 is 100.
+    /// A file that would grow above this many MiB is set aside; with 0 none is.
     pub max_size: u64,
     /// Files that were set aside so many days ago are removed; 0 keeps them.
     pub max_age: u64,
     /// So many files that were set aside are kept; 0 keeps all.
     pub max_backups: usize,
     pub mode: Mode,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { path: PathBuf::new(), max_size: 100, max_age: 366, max_backups: 100, mode: Mode::default() }
+    }
 }
 
 /// Why there is no log.

@@ -32,7 +32,7 @@ impl Backoff {
     pub fn next_delay(&mut self) -> Duration {
         let delay = exponential(self.base, self.max, self.attempts);
         self.attempts = self.attempts.saturating_add(1);
-        delay + delay.mul_f64(jitter() * 0.2)
+        jittered(delay)
     }
 
     /// Starts again at `base`: call it after a success.
@@ -44,6 +44,12 @@ impl Backoff {
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
+}
+
+/// The delay with up to 20 % of jitter.
+#[must_use]
+pub fn jittered(delay: Duration) -> Duration {
+    delay.saturating_add(delay.mul_f64(jitter() * 0.2))
 }
 
 /// A number in [0, 1) that differs between processes and calls.

@@ -139,20 +139,19 @@ impl Trail {
         }
     }
 
-    /// Writes an event. Once begun, that is done even when the request ends meanwhile. Whether the event is where it belongs.
+    /// Writes an event. Once begun, that is done even when the request ends meanwhile. Whether the request may go on.
     async fn write(self: &Arc<Self>, stage: Stage) -> bool {
         if self.decision.omit_stages.contains(&stage) {
             return true;
         }
-        let line = self.event().line(stage, jiff::Timestamp::now(), &self.annotations.all());
+        let lines = self.auditor.lines(&self.event(), stage, &self.annotations.all());
         let trail = Arc::clone(self);
-        tokio::spawn(async move { trail.auditor.log.write(line).await.is_ok() }).await.unwrap_or(false)
+        tokio::spawn(async move { trail.auditor.write(lines).await }).await.unwrap_or(false)
     }
 
     /// The first event. Where the log demands it, a request without one is refused.
     pub async fn received(self: &Arc<Self>) -> Result<(), ApiError> {
-        let is_written = self.write(Stage::RequestReceived).await;
-        if is_written || !self.auditor.log.is_strict() { Ok(()) } else { Err(ApiError::internal("failed to store audit event")) }
+        if self.write(Stage::RequestReceived).await { Ok(()) } else { Err(ApiError::internal("failed to store audit event")) }
     }
 
     /// A request that nobody knows: its only event.
@@ -182,9 +181,8 @@ impl Trail {
         let message = format!("APIServer panic'd: {why}");
         self.event().status = Some(json!({"metadata": {}, "status": "Failure", "message": message, "reason": "InternalError", "code": 500}));
         self.read_request();
-        let line = self.event().line(Stage::Panic, jiff::Timestamp::now(), &self.annotations.all());
-        // A failure is reported by the log.
-        let _ = self.auditor.log.write_blocking(line);
+        let lines = self.auditor.lines(&self.event(), Stage::Panic, &self.annotations.all());
+        self.auditor.write_blocking(lines);
     }
 
     /// Tells the client which events are of its request.

@@ -5,8 +5,9 @@ mod common;
 
 mod panics;
 mod streams;
+mod webhook;
 
-use apiserver::{AuditConfig, AuditPolicy, LogConfig};
+use apiserver::{AuditConfig, AuditLog, AuditPolicy, LogConfig};
 use common::TestServer;
 use http::Request;
 use http_body_util::{BodyExt, Full};
@@ -31,8 +32,9 @@ struct Audited {
 impl Audited {
     async fn start(rules: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let log = LogConfig { path: dir.path().join("audit.log"), ..LogConfig::default() };
-        let server = TestServer::start_audited(AuditConfig { policy: policy(rules), log }).await;
+        let config = LogConfig { path: dir.path().join("audit.log"), ..LogConfig::default() };
+        let log = Some(AuditLog { config, truncate: None });
+        let server = TestServer::start_audited(AuditConfig { policy: policy(rules), log, webhook: None }).await;
         Self { server, dir }
     }
 

@@ -9,8 +9,6 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 const MEBIBYTE: u64 = 1 << 20;
-/// Size of a file without a limit of its own, in MiB.
-const DEFAULT_SIZE: u64 = 100;
 const DAY: i64 = 86_400;
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S%.3f";
 
@@ -36,8 +34,10 @@ impl Rotated {
     }
 
     fn limit(&self) -> u64 {
-        let mebibytes = if self.config.max_size == 0 { DEFAULT_SIZE } else { self.config.max_size };
-        mebibytes.saturating_mul(MEBIBYTE)
+        match self.config.max_size {
+            0 => u64::MAX,
+            mebibytes => mebibytes.saturating_mul(MEBIBYTE),
+        }
     }
 
     /// Sets the file aside, begins another one, and removes old ones.
@@ -171,6 +171,11 @@ mod tests {
         log.write(&line).unwrap();
         assert_eq!(files(), [600 * 1024, 600 * 1024], "one backup is kept");
         drop(log);
+        let mut endless = Rotated::open(&LogConfig { max_size: 0, ..config.clone() }).unwrap();
+        endless.write(&line).unwrap();
+        assert_eq!(files(), [600 * 1024, 1200 * 1024], "without a limit the file grows");
+        drop(endless);
+        std::fs::write(&path, &line).unwrap();
         let mut again = Rotated::open(&config).unwrap();
         again.write(b"more").unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 600 * 1024 + 4, "an existing file is continued");

@@ -138,7 +138,7 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<(Server, Vec<TcpListene
         limits: apiserver::Limits::default(),
         advertise: (IpAddr::V4(args.address), args.port),
         version: VERSION.to_owned(),
-        audit: args.audit.config()?,
+        audit: args.audit.config().await?,
     };
     Ok((apiserver::start(config).await.context("starting the API server failed")?, vec![loopback, lan]))
 }

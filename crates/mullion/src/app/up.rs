@@ -73,7 +73,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     let fresh = !dirs.dir.exists();
     let (mut cluster, layout, before) = plan(args, &dirs)?;
     crate::hns::check_switches(&cluster.nodes)?;
-    let audit_policy = args.audit.policy()?;
+    let audit = args.audit.given()?;
     dirs.check_foreign()?;
     // A cluster that runs here already also holds the port: the better reason first.
     let lock = if fresh { None } else { Some(dirs.lock()?) };
@@ -89,7 +89,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     };
     cluster.save(&dirs)?;
     cluster_file::make_dirs(&dirs, &cluster.nodes)?;
-    args.audit.keep(audit_policy.as_deref(), &dirs)?;
+    args.audit.keep(&audit, &dirs)?;
     dirs.make_run(cluster.nodes.iter().map(|node| node.name.as_str()))?;
     progress.step("checked this machine");
     template::prepare(&cluster, &signals, progress).inspect_err(|_| drop(dirs.remove_run()))?;

@@ -107,7 +107,7 @@ impl Layout {
 }
 
 /// The cluster of DIR, as `cluster.json` keeps it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cluster {
     /// Version of this format.
@@ -165,7 +165,7 @@ mod by_name {
 }
 
 /// Options of `up`; `None` takes what DIR remembers, or the default.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Requested {
     /// `--nodes`.
     pub nodes: Option<Vec<NodeSpec>>,

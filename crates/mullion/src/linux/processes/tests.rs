@@ -15,7 +15,7 @@ fn cluster(dirs: &Dirs) -> Cluster {
     let (mut cluster, _) = Cluster::merge(None, requested, &nodes, dirs).unwrap();
     (cluster.port, cluster.kubeconfig) = (Some(6443), Some("/k".into()));
     (cluster.registry_mirrors, cluster.insecure_registries) = (vec!["docker.io=http://a".into()], vec!["b:5000".into()]);
-    cluster.audit.audited = true;
+    (cluster.audit.audited, cluster.audit.webhook.sent) = (true, true);
     cluster
 }
 
@@ -72,6 +72,20 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
         ("audit.auditLogMaxage", json!(2), Into(&["control-plane"])),
         ("audit.auditLogMaxbackup", json!(3), Into(&["control-plane"])),
         ("audit.auditLogMode", json!("batch"), Into(&["control-plane"])),
+        ("audit.auditLogTruncateEnabled", json!(true), Into(&["control-plane"])),
+        ("audit.auditLogTruncateMaxEventSize", json!(1), Into(&["control-plane"])),
+        ("audit.sent", json!(false), Into(&["control-plane"])),
+        ("audit.auditWebhookMode", json!("blocking"), Into(&["control-plane"])),
+        ("audit.auditWebhookInitialBackoff", json!("1s"), Into(&["control-plane"])),
+        ("audit.auditWebhookBatchBufferSize", json!(1), Into(&["control-plane"])),
+        ("audit.auditWebhookBatchMaxSize", json!(2), Into(&["control-plane"])),
+        ("audit.auditWebhookBatchMaxWait", json!("2s"), Into(&["control-plane"])),
+        ("audit.auditWebhookBatchThrottleEnable", json!(false), Into(&["control-plane"])),
+        ("audit.auditWebhookBatchThrottleQps", json!(1.5), Into(&["control-plane"])),
+        ("audit.auditWebhookBatchThrottleBurst", json!(3), Into(&["control-plane"])),
+        ("audit.auditWebhookTruncateEnabled", json!(true), Into(&["control-plane"])),
+        ("audit.auditWebhookTruncateMaxBatchSize", json!(4), Into(&["control-plane"])),
+        ("audit.auditWebhookTruncateMaxEventSize", json!(5), Into(&["control-plane"])),
         ("nodeAddresses", json!({"win01": "10.240.0.99", "lin01": "10.240.0.12"}), Into(&["win01/node.yaml"])),
     ]
 }
