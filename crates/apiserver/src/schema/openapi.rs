@@ -11,6 +11,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
@@ -41,13 +42,52 @@ pub fn openapi_v3(kinds: &Set, group: &str, version: &str) -> Option<Vec<u8>> {
     if found.is_empty() || !is_described(kinds, group, version) {
         return None;
     }
-    let document = json!({
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.2"},
-        "paths": paths(&found),
-        "components": {"schemas": schemas(&found, OpenApi::V3)},
-    });
-    serde_json::to_vec(&document).ok()
+    let mut text = br#"{"openapi":"3.0.0","info":{"title":"Kubernetes","version":"v1.36.2"},"paths":"#.to_vec();
+    let mut paths = Members::begin(&mut text);
+    for info in &found {
+        paths.extend(&paths_of(info));
+    }
+    paths.end();
+    text.extend_from_slice(br#","components":{"schemas":"#);
+    let mut schemas = Members::begin(&mut text);
+    schemas.extend(&typed_schemas(&found, OpenApi::V3));
+    for info in &found {
+        schemas.extend(&open_schemas(info, OpenApi::V3));
+    }
+    schemas.end();
+    text.extend_from_slice(b"}}");
+    Some(text)
+}
+
+/// A JSON object that is written member by member: as a tree a document takes many times its text, and a hundred custom kinds make it large.
+/// Of members of one name the first stays.
+pub(super) struct Members<'t> {
+    text: &'t mut Vec<u8>,
+    written: BTreeSet<String>,
+}
+
+impl<'t> Members<'t> {
+    pub(super) fn begin(text: &'t mut Vec<u8>) -> Self {
+        text.push(b'{');
+        Self { text, written: BTreeSet::new() }
+    }
+
+    pub(super) fn extend(&mut self, members: &Map<String, Value>) {
+        for (name, value) in members.iter().filter(|(name, _)| !self.written.contains(*name)).collect::<Vec<_>>() {
+            if !self.written.is_empty() {
+                self.text.push(b',');
+            }
+            self.written.insert(name.clone());
+            // Neither can fail: keys are texts, and memory takes everything.
+            let _ = serde_json::to_writer(&mut *self.text, name);
+            self.text.push(b':');
+            let _ = serde_json::to_writer(&mut *self.text, value);
+        }
+    }
+
+    pub(super) fn end(self) {
+        self.text.push(b'}');
+    }
 }
 
 /// Whether there are schemas for the kinds of a group's version: there are none for metrics.
@@ -90,7 +130,8 @@ fn place(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-pub(super) fn schemas(found: &[&Arc<Kind>], openapi: OpenApi) -> Map<String, Value> {
+/// The schemas of kinds with a type, and of the types that they and others use.
+pub(super) fn typed_schemas(found: &[&Arc<Kind>], openapi: OpenApi) -> Map<String, Value> {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
@@ -120,15 +161,9 @@ pub(super) fn schemas(found: &[&Arc<Kind>], openapi: OpenApi) -> Map<String, Val
     if openapi == OpenApi::V2 {
         schemas.values_mut().for_each(downgrade);
     }
-    for info in found {
-        if info.described_by.is_empty() {
-            let open = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-            let published = |custom: &Custom| publish::schema(&custom.schema.version.openapi(), custom.preserves_unknown, openapi);
-            schemas.insert(schema_name(info).into_owned(), info.custom.as_ref().map_or_else(open, published));
-        }
+    for info in found.iter().filter(|info| !info.described_by.is_empty()) {
         if let Some(schema) = schemas.get_mut(&*schema_name(info)) {
-            schema["x-kubernetes-group-version-kind"] = json!([gvk(&info.group, &info.version, &info.kind)]);
-            add_selectable(info, schema);
+            mark(info, schema);
         }
         if info.verbs.contains(&"list") {
             schemas.insert(list_name(info), list_schema(info, openapi));
@@ -142,6 +177,29 @@ pub(super) fn schemas(found: &[&Arc<Kind>], openapi: OpenApi) -> Map<String, Val
         json!({"description": "Patch is provided to give a concrete name and type to the Kubernetes PATCH request body.", "type": "object"}),
     );
     schemas
+}
+
+/// The schemas of a kind without a type, such as a custom one; none of others.
+pub(super) fn open_schemas(info: &Kind, openapi: OpenApi) -> Map<String, Value> {
+    let mut schemas = Map::new();
+    if !info.described_by.is_empty() {
+        return schemas;
+    }
+    let open = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let published = |custom: &Custom| publish::schema(&custom.schema.version.openapi(), custom.preserves_unknown, openapi);
+    let mut schema = info.custom.as_ref().map_or_else(open, published);
+    mark(info, &mut schema);
+    schemas.insert(schema_name(info).into_owned(), schema);
+    if info.verbs.contains(&"list") {
+        schemas.insert(list_name(info), list_schema(info, openapi));
+    }
+    schemas
+}
+
+/// Says of which kind a schema is.
+fn mark(info: &Kind, schema: &mut Value) {
+    schema["x-kubernetes-group-version-kind"] = json!([gvk(&info.group, &info.version, &info.kind)]);
+    add_selectable(info, schema);
 }
 
 /// The name of a kind's schema: its type's, or as upstream names what it knows no type of (`com.example.v1.Thing`).
@@ -260,31 +318,30 @@ fn gvk(group: &str, version: &str, kind: &str) -> Value {
     json!({"group": group, "kind": kind, "version": version})
 }
 
-pub(super) fn paths(found: &[&Arc<Kind>]) -> Map<String, Value> {
+/// The paths of a kind, by name.
+pub(super) fn paths_of(info: &Kind) -> Map<String, Value> {
     let mut paths = Map::new();
-    for info in found {
-        let base = format!("/{}", place(&info.group, &info.version));
-        let collection = if info.namespaced { format!("{base}/namespaces/{{namespace}}/{}", info.plural) } else { format!("{base}/{}", info.plural) };
-        if info.verbs.contains(&"get") {
-            paths.insert(format!("{collection}/{{name}}"), item_path(info));
-        }
-        for subresource in &info.subresources {
-            let body = match subresource.route {
-                Route::Status | Route::Part(_) => schema_name(info),
-                Route::Scale(_) => Cow::Borrowed(SCALE.0),
-                _ => continue,
-            };
-            let mut path = part_path(info, &body);
-            if let Some(methods) = path.as_object_mut() {
-                methods.retain(|method, _| subresource.verbs.contains(&if method == "put" { "update" } else { method.as_str() }));
-            }
-            paths.insert(format!("{collection}/{{name}}/{}", subresource.name), path);
-        }
-        if info.namespaced && info.verbs.contains(&"list") {
-            paths.insert(format!("{base}/{}", info.plural), json!({"get": operation(info, "list", &list_name(info))}));
-        }
-        paths.insert(collection, collection_path(info));
+    let base = format!("/{}", place(&info.group, &info.version));
+    let collection = if info.namespaced { format!("{base}/namespaces/{{namespace}}/{}", info.plural) } else { format!("{base}/{}", info.plural) };
+    if info.verbs.contains(&"get") {
+        paths.insert(format!("{collection}/{{name}}"), item_path(info));
     }
+    for subresource in &info.subresources {
+        let body = match subresource.route {
+            Route::Status | Route::Part(_) => schema_name(info),
+            Route::Scale(_) => Cow::Borrowed(SCALE.0),
+            _ => continue,
+        };
+        let mut path = part_path(info, &body);
+        if let Some(methods) = path.as_object_mut() {
+            methods.retain(|method, _| subresource.verbs.contains(&if method == "put" { "update" } else { method.as_str() }));
+        }
+        paths.insert(format!("{collection}/{{name}}/{}", subresource.name), path);
+    }
+    if info.namespaced && info.verbs.contains(&"list") {
+        paths.insert(format!("{base}/{}", info.plural), json!({"get": operation(info, "list", &list_name(info))}));
+    }
+    paths.insert(collection, collection_path(info));
     paths.sort_keys();
     paths
 }
@@ -346,7 +403,6 @@ mod tests {
     use super::*;
     use crate::kinds::builtin;
     use crate::schema::types::{Level, Shape};
-    use std::collections::BTreeSet;
 
     /// What upstream's test of published schemas compares.
     #[test]

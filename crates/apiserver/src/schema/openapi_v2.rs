@@ -1,39 +1,45 @@
 //! The OpenAPI v2 document: one for all kinds, made of those of version 3 when someone asks.
 
 use super::downgrade::downgrade;
-use super::openapi::{paths, schemas};
-use crate::kind::Set;
+use super::openapi::{Members, open_schemas, paths_of, typed_schemas};
+use crate::kind::{Kind, Set};
 use crd::publish::OpenApi;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// `/openapi/v2` as JSON text.
 pub fn openapi_v2(kinds: &Set) -> Vec<u8> {
-    let (mut definitions, mut all) = (Map::new(), Map::new());
-    for group in kinds.groups() {
-        for version in &group.versions {
-            let found = kinds.of_group_version(&group.name, version);
-            for (name, schema) in schemas(&found, OpenApi::V2) {
-                merge(&mut definitions, name, schema);
-            }
-            for (path, mut item) in paths(&found) {
-                for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
-                    downgrade_operation(operation);
-                }
-                all.insert(path, item);
-            }
+    let of_versions = || kinds.groups().iter().flat_map(|group| group.versions.iter().map(|version| kinds.of_group_version(&group.name, version)));
+    let mut text = br#"{"swagger":"2.0","info":{"title":"Kubernetes","version":"v1.36.2"},"paths":"#.to_vec();
+    let mut paths = Members::begin(&mut text);
+    for info in of_versions().flatten() {
+        let mut own = paths_of(info);
+        own.values_mut().filter_map(Value::as_object_mut).flat_map(Map::values_mut).for_each(downgrade_operation);
+        paths.extend(&own);
+    }
+    paths.end();
+    text.extend_from_slice(br#","definitions":"#);
+    let mut definitions = Members::begin(&mut text);
+    definitions.extend(&typed(of_versions()));
+    for info in of_versions().flatten() {
+        definitions.extend(&open_schemas(info, OpenApi::V2));
+    }
+    definitions.end();
+    let description = json!({"description": "Bearer Token authentication", "in": "header", "name": "authorization", "type": "apiKey"});
+    text.extend_from_slice(format!(",\"securityDefinitions\":{{\"BearerToken\":{description}}},\"security\":[{{\"BearerToken\":[]}}]}}").as_bytes());
+    text
+}
+
+/// The schemas of all kinds with a type, by name.
+fn typed<'k>(versions: impl Iterator<Item = Vec<&'k Arc<Kind>>>) -> Map<String, Value> {
+    let mut definitions = Map::new();
+    for found in versions.filter(|found| found.iter().any(|info| !info.described_by.is_empty())) {
+        for (name, schema) in typed_schemas(&found, OpenApi::V2) {
+            merge(&mut definitions, name, schema);
         }
     }
     definitions.sort_keys();
-    all.sort_keys();
-    let document = json!({
-        "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.2"},
-        "paths": all,
-        "definitions": definitions,
-        "securityDefinitions": {"BearerToken": {"description": "Bearer Token authentication", "in": "header", "name": "authorization", "type": "apiKey"}},
-        "security": [{"BearerToken": []}],
-    });
-    serde_json::to_vec(&document).unwrap_or_default()
+    definitions
 }
 
 /// A type that several groups use is the kind of each of them.

@@ -6,9 +6,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
 /// How often the process looks at itself.
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(2);
 /// Less processor time in that period is rest.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_millis(40);
 /// Less processor time since the last time leaves too little to give back.
 const BURST: Duration = Duration::from_millis(100);
 
@@ -56,7 +56,7 @@ mod tests {
         assert!(!at(50), "nothing has happened yet");
         assert!(!at(900), "a burst");
         assert!(at(910) && !at(920) && !at(930), "it is over once");
-        assert!(!at(5_000) && at(5_050), "the next one");
-        assert!(!at(5_100) && at(5_190), "a long rest with a little work adds up to a burst");
+        assert!(!at(5_000) && at(5_030), "the next one");
+        assert!(!at(5_065) && !at(5_100) && at(5_135), "a long rest with a little work adds up to a burst");
     }
 }
