@@ -1,9 +1,10 @@
 //! What differs between operating systems, behind small ports: files of a node's root by typed
-//! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its routes ([`Routes`]) and
+//! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its size and load ([`Machine`], [`Load`]), its routes ([`Routes`]) and
 //! addresses of its interfaces ([`Addresses`]).
 
 mod addresses;
 mod facts;
+mod machine;
 mod root;
 mod routes;
 
@@ -14,7 +15,8 @@ pub use addresses::WindowsAddresses;
 pub use addresses::{Addresses, AddressesError, HostAddress};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath};
-pub use root::{FileKind, HostError, HostRoot, Resolved, Space, VolumeFile};
+pub use machine::{Available, Load, Machine};
+pub use root::{FileKind, HostError, HostRoot, Resolved, Space, Usage, VolumeFile};
 #[cfg(target_os = "linux")]
 pub use routes::LinuxRoutes;
 #[cfg(windows)]

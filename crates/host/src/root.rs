@@ -90,6 +90,15 @@ pub struct Space {
     pub inodes_free: u64,
 }
 
+/// What a directory and everything below it take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes on the disk (on Windows, of the files).
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
 /// One file of a Secret, ConfigMap, downward API or projected volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeFile {
@@ -269,12 +278,28 @@ impl HostRoot {
         self.root(path)?.space(path.components()).map_err(error("measure", path))
     }
 
+    /// What a directory and everything below it take on its own file system. Links are not followed, and mounts below it do not count.
+    /// Nothing there takes nothing.
+    pub fn usage(&self, path: &PodPath) -> Result<Usage, HostError> {
+        match self.root(path)?.usage(path.components()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Usage::default()),
+            other => other.map_err(error("measure", path)),
+        }
+    }
+
     fn root(&self, path: &PodPath) -> Result<&imp::Root, HostError> {
         self.drives.get(&path.drive()).ok_or_else(|| HostError::NoDrive {
             drive: path.drive().unwrap_or('/'),
             present: self.drives().map(String::from).collect::<Vec<_>>().join(", "),
         })
     }
+}
+
+/// Directories within each other that a measurement enters: each holds a descriptor.
+const MAX_DEPTH: usize = 256;
+
+fn too_deep() -> io::Error {
+    io::Error::other(format!("it has more than {MAX_DEPTH} directories within each other"))
 }
 
 fn open_root(letter: Option<char>, dir: PathBuf) -> Result<imp::Root, HostError> {

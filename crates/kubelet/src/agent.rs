@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::config::{Config, Polls};
 use crate::cri_config::NodeSide;
+use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::services;
@@ -60,6 +61,8 @@ pub(crate) struct Agent {
     pub admitted: Mutex<BTreeMap<String, Arc<Pod>>>,
     /// Pods whose resize waits for resources.
     pub deferred: Mutex<BTreeMap<String, Deferred>>,
+    /// What the node is short of.
+    pub pressures: watch::Receiver<BTreeSet<Pressure>>,
 }
 
 /// The workers by pod UID.

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::Taint;
+use kube_rules::Amounts;
 use tokio::sync::watch;
 
-use crate::eviction::EvictionHard;
+use crate::eviction::Eviction;
 
 /// Declared size of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,14 +151,20 @@ pub struct Config {
     /// Facts for `nodeInfo`.
     pub facts: HostFacts,
     pub capacity: Capacity,
+    /// Huge pages of the node: number by size in bytes.
+    pub huge_pages: BTreeMap<u64, u64>,
+    /// The node is the machine that we run on: what the whole machine uses counts, not that of pods alone.
+    pub is_machine: bool,
+    /// What pods do not get: `cpu`, `memory`, `ephemeral-storage`.
+    pub reserved: Amounts,
     /// More labels for a new Node, within what NodeRestriction allows.
     pub labels: BTreeMap<String, String>,
     /// Taints for a new Node.
     pub taints: Vec<Taint>,
     /// Feature switch `HyperVContainer`: a pod may ask for Hyper-V isolation by annotation (upstream 1.10 to 1.20).
     pub hyper_v_container: bool,
-    /// What has to stay free on the node.
-    pub eviction_hard: EvictionHard,
+    /// When pods are evicted.
+    pub eviction: Eviction,
     /// When container logs are rotated.
     pub logs: LogRotation,
     /// When unused images are removed.

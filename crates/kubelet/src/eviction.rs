@@ -1,119 +1,219 @@
-//! Hard eviction thresholds, as upstream's `--eviction-hard` writes them.
+//! Eviction: pods end before the node runs out of memory, disk or process ids, and when they take more local storage than they may
+//! (upstream pkg/kubelet/eviction).
 //!
-//! They are kept out of what pods may use, and below `nodefs.available` the node says DiskPressure.
+//! Flow: [`manager`] observes signals and the pods' usage → [`plan`] says which thresholds are met for long enough, and what the Node's
+//! conditions say → images are removed, or the pod that [`rank`] names first ends. Guarantees: one pod at a time; static and critical pods
+//! never; a condition holds until the pressure has been gone for the transition period.
 
+pub(crate) mod manager;
+mod plan;
+mod rank;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::str::FromStr;
+use std::time::Duration;
 
-use kube_rules::Quantity;
+use k8s_openapi::api::core::v1::{Pod, Taint};
+use kube_rules::{Quantity, Refusal, taints};
 
-const MEMORY: &str = "memory.available";
-const NODEFS: &str = "nodefs.available";
+/// What a threshold watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// Memory of the node; on Windows what is left below the commit limit.
+    Memory,
+    /// The file system of the agent's directory.
+    Nodefs,
+    NodefsInodes,
+    /// The file system of images.
+    Imagefs,
+    ImagefsInodes,
+    /// Process ids.
+    Pids,
+}
 
-/// How much of something has to stay free.
+impl Signal {
+    pub const ALL: [Self; 6] = [Self::Memory, Self::Nodefs, Self::NodefsInodes, Self::Imagefs, Self::ImagefsInodes, Self::Pids];
+
+    /// Upstream's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory.available",
+            Self::Nodefs => "nodefs.available",
+            Self::NodefsInodes => "nodefs.inodesFree",
+            Self::Imagefs => "imagefs.available",
+            Self::ImagefsInodes => "imagefs.inodesFree",
+            Self::Pids => "pid.available",
+        }
+    }
+
+    /// What pods give back, in the words of messages.
+    fn resource(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Nodefs | Self::Imagefs => "ephemeral-storage",
+            Self::NodefsInodes | Self::ImagefsInodes => "inodes",
+            Self::Pids => "pids",
+        }
+    }
+
+    fn pressure(self) -> Pressure {
+        match self {
+            Self::Memory => Pressure::Memory,
+            Self::Nodefs | Self::NodefsInodes | Self::Imagefs | Self::ImagefsInodes => Pressure::Disk,
+            Self::Pids => Pressure::Pid,
+        }
+    }
+}
+
+/// What a node is short of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pressure {
+    Memory,
+    Disk,
+    Pid,
+}
+
+impl fmt::Display for Pressure {
+    /// The Node's condition.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "MemoryPressure",
+            Self::Disk => "DiskPressure",
+            Self::Pid => "PIDPressure",
+        })
+    }
+}
+
+/// An amount of what a signal watches.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
-    /// This many bytes.
-    Bytes(u64),
+pub enum Amount {
+    /// So many bytes, inodes or process ids.
+    Absolute(u64),
     /// This share of the whole, in percent.
     Percent(f64),
 }
 
-impl Threshold {
-    /// In bytes, of so much.
+impl Amount {
+    /// Of so much.
     pub fn of(self, capacity: u64) -> u64 {
         match self {
-            Threshold::Bytes(bytes) => bytes,
-            Threshold::Percent(percent) => (capacity as f64 * percent / 100.0) as u64,
+            Self::Absolute(amount) => amount,
+            Self::Percent(percent) => (capacity as f64 * percent / 100.0) as u64,
         }
     }
 }
 
-impl fmt::Display for Threshold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Threshold::Bytes(bytes) => write!(f, "{}", Quantity::from_bytes(i64::try_from(*bytes).unwrap_or(i64::MAX))),
-            Threshold::Percent(percent) => write!(f, "{percent}%"),
-        }
+/// When pods end for a signal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    pub signal: Signal,
+    /// Less than that is too little.
+    pub value: Amount,
+    /// How long it may be too little; None for a hard threshold, which gives pods no time either.
+    pub grace: Option<Duration>,
+    /// How much more than `value` has to be there before it is enough again.
+    pub reclaim: Option<Amount>,
+}
+
+/// When and how pods are evicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Eviction {
+    pub thresholds: Vec<Threshold>,
+    /// How long a condition stays after its cause (`evictionPressureTransitionPeriod`).
+    pub transition: Duration,
+    /// The longest that a pod gets to end at a soft threshold, in seconds (`evictionMaxPodGracePeriod`).
+    pub max_pod_grace: u64,
+    /// How often signals are looked at.
+    pub interval: Duration,
+}
+
+impl Default for Eviction {
+    /// No thresholds; limits of local storage hold all the same.
+    fn default() -> Self {
+        Self { thresholds: Vec::new(), transition: Duration::from_secs(300), max_pod_grace: 0, interval: Duration::from_secs(10) }
     }
 }
 
-/// Why a text is no list of eviction thresholds.
+/// Why texts are no eviction thresholds.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub enum EvictionError {
-    /// A part without `<`.
-    #[error("invalid eviction threshold {0:?}: write SIGNAL<AMOUNT")]
-    NoAmount(String),
-    /// A part whose amount is neither a quantity nor a share.
-    #[error("invalid amount in {0:?}: write it as 100Mi or 10%")]
-    Amount(String),
+    /// An amount that is neither a quantity nor a share.
+    #[error("invalid amount {amount:?} of {signal}: write it as 100Mi or 10%")]
+    Amount { signal: String, amount: String },
     /// A signal that the node agent does not watch.
-    #[error("unknown eviction signal {0:?}: there are {MEMORY} and {NODEFS}")]
+    #[error("unknown eviction signal {0:?}: there are {all}", all = Signal::ALL.map(Signal::name).join(", "))]
     Signal(String),
+    /// A soft threshold without a grace period.
+    #[error("the soft threshold of {0} has no grace period: give it one in evictionSoftGracePeriod")]
+    NoGrace(&'static str),
 }
 
-/// What has to stay free on a node.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EvictionHard {
-    /// `memory.available`
-    pub memory: Threshold,
-    /// `nodefs.available`: the file system of the agent's directory.
-    pub nodefs: Threshold,
+/// Amounts by signal, as `evictionHard` has them. As upstream, 0%, 100% and 0 switch a signal off.
+///
+/// # Errors
+/// [`EvictionError::Signal`], [`EvictionError::Amount`].
+pub fn amounts(texts: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Amount>, EvictionError> {
+    let mut all = BTreeMap::new();
+    for (name, text) in texts {
+        let signal = Signal::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| EvictionError::Signal(name.clone()))?;
+        let amount = amount(text).ok_or_else(|| EvictionError::Amount { signal: name.clone(), amount: text.clone() })?;
+        if !matches!(amount, Amount::Absolute(0)) && !matches!(amount, Amount::Percent(p) if p <= 0.0 || p >= 100.0) {
+            all.insert(signal, amount);
+        }
+    }
+    Ok(all)
 }
 
-impl Default for EvictionHard {
-    /// As upstream: 100Mi of memory, a tenth of the file system.
-    fn default() -> Self {
-        Self { memory: Threshold::Bytes(100 << 20), nodefs: Threshold::Percent(10.0) }
+fn amount(text: &str) -> Option<Amount> {
+    match text.strip_suffix('%') {
+        Some(percent) => percent.parse().ok().filter(|p| (0.0..=100.0).contains(p)).map(Amount::Percent),
+        None => Quantity::parse(text).ok().and_then(|q| q.value().try_into().ok()).map(Amount::Absolute),
     }
 }
 
-impl FromStr for EvictionHard {
-    type Err = EvictionError;
-
-    /// `memory.available<100Mi,nodefs.available<10%`; what is not named has no threshold, as upstream.
-    fn from_str(text: &str) -> Result<Self, EvictionError> {
-        let mut all = Self { memory: Threshold::Bytes(0), nodefs: Threshold::Bytes(0) };
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (signal, value) = part.split_once('<').ok_or_else(|| EvictionError::NoAmount(part.to_owned()))?;
-            let threshold = threshold(value).ok_or_else(|| EvictionError::Amount(part.to_owned()))?;
-            match signal {
-                MEMORY => all.memory = threshold,
-                NODEFS => all.nodefs = threshold,
-                _ => return Err(EvictionError::Signal(signal.to_owned())),
-            }
+impl Eviction {
+    /// Thresholds from upstream's members: hard and soft ones, grace periods of the soft ones, and minimum reclaims.
+    ///
+    /// # Errors
+    /// Unknown signals, wrong amounts, a soft threshold without a grace period.
+    pub fn thresholds(
+        hard: &BTreeMap<String, String>,
+        soft: &BTreeMap<String, String>,
+        graces: &BTreeMap<String, Duration>,
+        reclaims: &BTreeMap<String, String>,
+    ) -> Result<Vec<Threshold>, EvictionError> {
+        let reclaims = amounts(reclaims)?;
+        let of = |(signal, value): (Signal, Amount), grace| Threshold { signal, value, grace, reclaim: reclaims.get(&signal).copied() };
+        let mut all: Vec<Threshold> = amounts(hard)?.into_iter().map(|t| of(t, None)).collect();
+        for t in amounts(soft)? {
+            let grace = graces.get(t.0.name()).ok_or(EvictionError::NoGrace(t.0.name()))?;
+            all.push(of(t, Some(*grace)));
         }
         Ok(all)
     }
-}
 
-fn threshold(text: &str) -> Option<Threshold> {
-    match text.strip_suffix('%') {
-        Some(percent) => percent.parse().ok().filter(|p| (0.0..=100.0).contains(p)).map(Threshold::Percent),
-        None => Quantity::parse(text).ok().and_then(|q| q.value().try_into().ok()).map(Threshold::Bytes),
+    /// What has to stay free of a signal in any case, of so much.
+    pub(crate) fn kept_free(&self, signal: Signal, capacity: u64) -> u64 {
+        let hard = self.thresholds.iter().find(|t| t.signal == signal && t.grace.is_none());
+        hard.map_or(0, |t| t.value.of(capacity))
     }
 }
 
-impl fmt::Display for EvictionHard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{MEMORY}<{},{NODEFS}<{}", self.memory, self.nodefs)
+/// Whether a node that is short of something refuses a pod (upstream eviction_manager.go `Admit`).
+pub(crate) fn admit(pod: &Pod, is_static: bool, pressures: &BTreeSet<Pressure>) -> Option<Refusal> {
+    if pressures.is_empty() || rank::is_critical(pod, is_static) {
+        return None;
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thresholds_are_read_as_upstream_writes_them() {
-        let default = EvictionHard::default();
-        assert_eq!(default.to_string(), "memory.available<100Mi,nodefs.available<10%");
-        assert_eq!(default.to_string().parse(), Ok(default));
-        let off: EvictionHard = "nodefs.available<0%".parse().unwrap();
-        assert_eq!((off.nodefs.of(1 << 40), off.memory.of(1 << 40)), (0, 0));
-        assert_eq!("nodefs.available<12.5%".parse::<EvictionHard>().unwrap().nodefs.of(800), 100);
-        for wrong in ["nodefs.available", "nodefs.available<120%", "nodefs.available<x", "disk<1Gi", "memory.available<-1"] {
-            assert!(wrong.parse::<EvictionHard>().is_err(), "{wrong} was accepted");
+    if pressures.len() == 1 && pressures.contains(&Pressure::Memory) {
+        let spec = pod.spec.as_ref()?;
+        let taint = Taint { key: "node.kubernetes.io/memory-pressure".to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() };
+        let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+        if kube_rules::qos_class(spec) != "BestEffort" || taints::find_untolerated(&[taint], tolerations, |_| true).is_none() {
+            return None;
         }
     }
+    let names: Vec<String> = pressures.iter().map(ToString::to_string).collect();
+    Some(Refusal { reason: "Evicted", message: format!("The node had condition: [{}]. ", names.join(" ")) })
 }

@@ -1,7 +1,7 @@
 //! Removal of unused images when the file system of images fills up (upstream images/image_gc_manager.go).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::{EventRecorder, EventType};
 use cri::v1;
@@ -14,7 +14,7 @@ use crate::config::ImageCollection;
 
 /// Why images could not be collected.
 #[derive(Debug, thiserror::Error)]
-enum CollectError {
+pub(crate) enum CollectError {
     #[error(transparent)]
     Runtime(#[from] cri::Error),
     #[error("the runtime names no file system of images")]
@@ -38,7 +38,7 @@ struct Record {
 
 /// The images of the node, by id.
 #[derive(Clone, Debug, Default)]
-struct Known(BTreeMap<String, Record>);
+pub(crate) struct Known(BTreeMap<String, Record>);
 
 impl Known {
     /// Takes in what the runtime lists: its images, and what its containers call theirs.
@@ -83,6 +83,8 @@ fn to_free(space: Space, policy: &ImageCollection) -> Option<(u64, u64)> {
 
 /// The collector of one node.
 pub(crate) struct Collector {
+    /// What is known of the images.
+    pub known: Mutex<Known>,
     pub client: cri::Client,
     pub root: Arc<HostRoot>,
     pub policy: ImageCollection,
@@ -92,44 +94,71 @@ pub(crate) struct Collector {
 
 impl Collector {
     /// Looks at the images again and again, for ever. A high threshold of 100 switches that off, as upstream.
-    pub(crate) async fn keep(self) {
+    pub(crate) async fn keep(&self) {
         if self.policy.high_percent >= 100 {
             return std::future::pending().await;
         }
-        let mut known = Known::default();
         loop {
-            if let Err(error) = self.collect(&mut known, Timestamp::now()).await {
+            if let Err(error) = self.collect(Timestamp::now()).await {
                 tracing::warn!(error = %error.as_report(), "cannot remove unused images; trying again");
             }
             tokio::time::sleep(self.policy.interval).await;
         }
     }
 
-    async fn collect(&self, known: &mut Known, now: Timestamp) -> Result<(), CollectError> {
+    /// Space on the file system of images.
+    pub(crate) async fn space(&self) -> Result<Space, CollectError> {
+        let info = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await?;
+        let place = info.image_filesystems.into_iter().find_map(|fs| fs.fs_id).ok_or(CollectError::NoFileSystem)?;
+        let space = self.root.space(&self.root.parse(&place.mountpoint)?)?;
+        if space.capacity == 0 { Err(CollectError::NoSize) } else { Ok(space) }
+    }
+
+    /// Removes all images that no container uses and that did not come just now.
+    pub(crate) async fn remove_unused(&self) -> Result<(), CollectError> {
+        let now = Timestamp::now();
+        self.look(now).await?;
+        self.free(u64::MAX, now, "the node is short of disk").await;
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in which images there are, and which are used.
+    async fn look(&self, now: Timestamp) -> Result<(), CollectError> {
         let images = self.client.list_images(v1::ListImagesRequest { filter: None }).await?;
         let containers = self.client.list_containers(v1::ListContainersRequest::default()).await?;
         let names = |c: v1::Container| [c.image_ref, c.image_id, c.image.unwrap_or_default().image];
         let used = containers.into_iter().flat_map(names).filter(|name| !name.is_empty()).collect();
-        known.update(&images, &used, now);
-        let info = self.client.image_fs_info(v1::ImageFsInfoRequest {}).await?;
-        let place = info.image_filesystems.into_iter().find_map(|fs| fs.fs_id).ok_or(CollectError::NoFileSystem)?;
-        let space = self.root.space(&self.root.parse(&place.mountpoint)?)?;
-        if space.capacity == 0 {
-            return Err(CollectError::NoSize);
-        }
-        let Some((percent, need)) = to_free(space, &self.policy) else { return Ok(()) };
+        self.known().update(&images, &used, now);
+        Ok(())
+    }
+
+    /// Removes images for `need` bytes. Returns how many bytes they had.
+    async fn free(&self, need: u64, now: Timestamp, why: &str) -> u64 {
         let min_age = SignedDuration::try_from(self.policy.min_age).unwrap_or(SignedDuration::MAX);
-        let mut freed = 0;
-        for (id, size) in known.plan(need, min_age, now) {
+        let plan = self.known().plan(need, min_age, now);
+        let mut freed = 0u64;
+        for (id, size) in plan {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
             match self.client.remove_image(v1::RemoveImageRequest { image: Some(image) }).await {
                 Ok(()) => {
-                    tracing::info!(image = id, size, "removed an unused image: the file system of images is {percent}% full");
-                    freed += size;
+                    tracing::info!(image = id, size, "removed an unused image: {why}");
+                    freed = freed.saturating_add(size);
                 }
                 Err(error) => tracing::warn!(image = id, error = %error.as_report(), "removing an unused image failed"),
             }
         }
+        freed
+    }
+
+    async fn collect(&self, now: Timestamp) -> Result<(), CollectError> {
+        self.look(now).await?;
+        let space = self.space().await?;
+        let Some((percent, need)) = to_free(space, &self.policy) else { return Ok(()) };
+        let freed = self.free(need, now, &format!("the file system of images is {percent}% full")).await;
         if freed < need {
             self.report(percent, space.capacity, freed);
         }

@@ -37,6 +37,6 @@ mod volumes;
 mod worker;
 
 pub use config::{Capacity, Config, ImageCollection, LogRotation, Polls, Resolver, ServerConfig, StaticPods};
-pub use eviction::{EvictionError, EvictionHard, Threshold};
+pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use run::{RunError, run};
 pub use tls::TlsError;

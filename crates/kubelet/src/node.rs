@@ -1,7 +1,7 @@
 //! The Node object: registration, status, conditions, lease (upstream kubelet_node_status.go,
 //! nodestatus/setters.go).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +19,15 @@ use serde_json::{Value, json};
 use thiserror_ext::AsReport;
 use tokio::sync::watch;
 
-use crate::config::Config;
+use crate::config::{Capacity, Config};
 use crate::cri_config::NodeSide;
-use crate::eviction::Threshold;
+use crate::eviction::{Eviction, Pressure, Signal};
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::services;
+
+/// Resources of huge pages, before their size.
+const HUGE_PAGES: &str = "hugepages-";
 
 /// Status goes to the API at least this often.
 const REPORT: Duration = Duration::from_secs(5 * 60);
@@ -44,19 +47,8 @@ pub(crate) struct NodeFacts {
 
 impl NodeFacts {
     pub(crate) fn new(config: &Config, side: NodeSide, storage: u64) -> Self {
-        let declared = &config.capacity;
-        let capacity = Amounts::from([
-            ("cpu".to_owned(), Quantity::from_millis(declared.cpu_millis)),
-            ("memory".to_owned(), Quantity::from_bytes(declared.memory_bytes as i64)),
-            ("pods".to_owned(), Quantity::from_units(declared.pods.into())),
-            ("ephemeral-storage".to_owned(), Quantity::from_bytes(storage as i64)),
-        ]);
-        let mut allocatable = capacity.clone();
-        // What hard eviction keeps free is not for pods.
-        let free = config.eviction_hard;
-        let memory = declared.memory_bytes.saturating_sub(free.memory.of(declared.memory_bytes));
-        allocatable.insert("memory".into(), Quantity::from_bytes(memory as i64));
-        allocatable.insert("ephemeral-storage".into(), Quantity::from_units(storage.saturating_sub(free.nodefs.of(storage)) as i64));
+        let capacity = capacity(&config.capacity, &config.huge_pages, storage);
+        let allocatable = allocatable(&capacity, &config.reserved, &config.eviction);
         NodeFacts {
             side,
             facts: config.facts.clone(),
@@ -109,7 +101,7 @@ impl NodeFacts {
     }
 
     /// The agent's part of the status as it should read; times of conditions come from `old` where they still hold.
-    pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], disk_full: bool, old: &NodeStatus, now: Timestamp) -> Value {
+    pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], pressures: &BTreeSet<Pressure>, old: &NodeStatus, now: Timestamp) -> Value {
         let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
         let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
@@ -118,7 +110,7 @@ impl NodeFacts {
             "addresses": addresses,
             "allocatable": quantities(&self.allocatable),
             "capacity": quantities(&self.capacity),
-            "conditions": self.conditions(health, disk_full, old, now),
+            "conditions": self.conditions(health, pressures, old, now),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.port}},
             "images": image_list(images),
             "nodeInfo": {
@@ -137,18 +129,32 @@ impl NodeFacts {
         })
     }
 
-    fn conditions(&self, health: &RuntimeHealth, disk_full: bool, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
+    fn conditions(&self, health: &RuntimeHealth, pressures: &BTreeSet<Pressure>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
         let ready = health.runtime_ready && health.network_ready && health.messages.is_empty();
         let message = if ready { "kubelet is posting ready status".to_owned() } else { health.messages.join(", ") };
-        let disk = if disk_full {
-            ("True", "KubeletHasDiskPressure", "kubelet has disk pressure".to_owned())
-        } else {
-            ("False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure".to_owned())
+        let under = |pressure: Pressure, yes: [&'static str; 2], no: [&'static str; 2]| {
+            let (status, [reason, message]) = if pressures.contains(&pressure) { ("True", yes) } else { ("False", no) };
+            (status, reason, message.to_owned())
         };
+        let memory = under(
+            Pressure::Memory,
+            ["KubeletHasInsufficientMemory", "kubelet has insufficient memory available"],
+            ["KubeletHasSufficientMemory", "kubelet has sufficient memory available"],
+        );
+        let disk = under(
+            Pressure::Disk,
+            ["KubeletHasDiskPressure", "kubelet has disk pressure"],
+            ["KubeletHasNoDiskPressure", "kubelet has no disk pressure"],
+        );
+        let pid = under(
+            Pressure::Pid,
+            ["KubeletHasInsufficientPID", "kubelet has insufficient PID available"],
+            ["KubeletHasSufficientPID", "kubelet has sufficient PID available"],
+        );
         let mut list = vec![
-            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available".to_owned()),
+            ("MemoryPressure", memory.0, memory.1, memory.2),
             ("DiskPressure", disk.0, disk.1, disk.2),
-            ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available".to_owned()),
+            ("PIDPressure", pid.0, pid.1, pid.2),
             ("Ready", if ready { "True" } else { "False" }, if ready { "KubeletReady" } else { "KubeletNotReady" }, message),
         ];
         list.extend(health.host_network_condition());
@@ -166,6 +172,45 @@ impl NodeFacts {
         });
         own.collect()
     }
+}
+
+/// What the node has.
+fn capacity(declared: &Capacity, huge_pages: &BTreeMap<u64, u64>, storage: u64) -> Amounts {
+    let bytes = |amount: u64| Quantity::from_bytes(i64::try_from(amount).unwrap_or(i64::MAX));
+    let mut all = Amounts::from([
+        ("cpu".to_owned(), Quantity::from_millis(declared.cpu_millis)),
+        ("memory".to_owned(), bytes(declared.memory_bytes)),
+        ("pods".to_owned(), Quantity::from_units(declared.pods.into())),
+        ("ephemeral-storage".to_owned(), bytes(storage)),
+    ]);
+    all.extend(huge_pages.iter().map(|(size, number)| (format!("{HUGE_PAGES}{}", bytes(*size)), bytes(size.saturating_mul(*number)))));
+    all
+}
+
+/// What pods may request: without what is reserved, what hard eviction keeps free, and of memory what huge pages hold (upstream
+/// nodestatus/setters.go `MachineInfo`, cm/node_container_manager_linux.go).
+fn allocatable(capacity: &Amounts, reserved: &Amounts, eviction: &Eviction) -> Amounts {
+    let huge: i64 = capacity.iter().filter(|(name, _)| name.starts_with(HUGE_PAGES)).map(|(_, q)| q.value()).fold(0, i64::saturating_add);
+    let of = |(name, whole): (&String, &Quantity)| {
+        let whole_bytes = u64::try_from(whole.value()).unwrap_or(0);
+        let kept = |signal| i64::try_from(eviction.kept_free(signal, whole_bytes)).unwrap_or(i64::MAX);
+        let taken = reserved.get(name).copied().unwrap_or(Quantity::from_units(0));
+        let left = match name.as_str() {
+            "memory" => {
+                let taken = taken.value().saturating_add(kept(Signal::Memory)).saturating_add(huge);
+                Quantity::from_bytes(whole.value().saturating_sub(taken).max(0))
+            }
+            // Upstream writes this one in single bytes.
+            "ephemeral-storage" => {
+                let taken = taken.value().saturating_add(kept(Signal::Nodefs));
+                Quantity::from_units(whole.value().saturating_sub(taken).max(0))
+            }
+            "cpu" => Quantity::from_millis(whole.milli_value().saturating_sub(taken.milli_value()).max(0)),
+            _ => *whole,
+        };
+        (name.clone(), left)
+    };
+    capacity.iter().map(of).collect()
 }
 
 fn seconds(t: Timestamp) -> Time {
@@ -253,9 +298,8 @@ pub(crate) struct NodeKeeper {
     pub recorder: EventRecorder,
     /// How often the status is computed.
     pub poll: Duration,
-    /// Less than that free is disk pressure.
-    pub nodefs: Threshold,
-    pub space: Arc<dyn Fn() -> Option<host::Space> + Send + Sync>,
+    /// What the node is short of.
+    pub pressures: watch::Receiver<BTreeSet<Pressure>>,
 }
 
 impl NodeKeeper {
@@ -277,15 +321,11 @@ impl NodeKeeper {
         self.recorder.event(&self.reference(""), type_, reason, None, message);
     }
 
-    fn disk_full(&self) -> bool {
-        (self.space)().is_some_and(|space| space.available < self.nodefs.of(space.capacity))
-    }
-
     async fn compute(&self, old: &NodeStatus) -> Value {
         let mut health = self.health.borrow().clone();
         health.messages.extend(self.lists.missing());
         let images = if health.runtime_ready { self.images.list().await.unwrap_or_default() } else { Vec::new() };
-        self.facts.status(&health, &images, self.disk_full(), old, Timestamp::now())
+        self.facts.status(&health, &images, &self.pressures.borrow().clone(), old, Timestamp::now())
     }
 
     /// Creates the Node, or reconciles the one that is there; retries for ever. The control plane
@@ -371,6 +411,7 @@ impl NodeKeeper {
                         reported = tokio::time::Instant::now();
                         self.announce(&now, &mut was_ready);
                         self.announce_host_network(&mut host_network);
+                        self.announce_pressures(&last, &now);
                         last = now;
                     }
                     Err(error) if cluster::is_not_found(&error) => {
@@ -391,6 +432,7 @@ impl NodeKeeper {
             }
             tokio::select! {
                 _ = self.health.changed() => {}
+                Ok(()) = self.pressures.changed() => {}
                 () = self.lists.fewer_than(missing) => {}
                 () = tokio::time::sleep(self.poll) => {}
             }
@@ -410,6 +452,25 @@ impl NodeKeeper {
 }
 
 impl NodeKeeper {
+    /// Writes an event for each pressure that came or went.
+    fn announce_pressures(&self, before: &Value, now: &Value) {
+        let of = |status: &Value, type_: &str| {
+            let all = status["conditions"].as_array().into_iter().flatten();
+            all.filter(|c| c["type"] == type_).map(|c| c["status"].clone()).next()
+        };
+        for (type_, yes, no) in [
+            ("MemoryPressure", "NodeHasInsufficientMemory", "NodeHasSufficientMemory"),
+            ("DiskPressure", "NodeHasDiskPressure", "NodeHasNoDiskPressure"),
+            ("PIDPressure", "NodeHasInsufficientPID", "NodeHasSufficientPID"),
+        ] {
+            let is = of(now, type_);
+            if of(before, type_) != is {
+                let reason = if is.is_some_and(|is| is == "True") { yes } else { no };
+                self.event(EventType::Normal, reason, format!("Node {} status is now: {reason}", self.facts.name()));
+            }
+        }
+    }
+
     /// Writes an event when the Host Networking Service becomes slow, goes down, or answers again.
     fn announce_host_network(&self, announced: &mut Option<hcn::watch::Health>) {
         let now = self.health.borrow().clone();
@@ -474,7 +535,7 @@ mod tests {
         assert_eq!(labels["node.kubernetes.io/windows-build"], "10.0.20348");
         assert_eq!(labels["beta.kubernetes.io/os"], "windows");
         let now = Timestamp::from_second(1_700_000_000).unwrap();
-        let s = f.status(&health(true), &[], false, &NodeStatus::default(), now);
+        let s = f.status(&health(true), &[], &BTreeSet::new(), &NodeStatus::default(), now);
         assert_eq!(s["nodeInfo"]["osImage"], "Windows Server 2022 Datacenter");
         assert_eq!(s["nodeInfo"]["containerRuntimeVersion"], "sim://0.1.0");
         assert_eq!(s["capacity"]["cpu"], "8");
@@ -484,24 +545,59 @@ mod tests {
     }
 
     #[test]
+    fn pods_get_what_is_not_reserved_and_not_kept_free() {
+        let declared = Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 110, ephemeral_storage_bytes: 0 };
+        let huge = BTreeMap::from([(2 << 20, 512), (1 << 30, 0)]);
+        let whole = capacity(&declared, &huge, 100 << 30);
+        let text = |amounts: &Amounts| amounts.iter().map(|(name, q)| format!("{name}={q}")).collect::<Vec<_>>();
+        assert_eq!(text(&whole), ["cpu=4", "ephemeral-storage=100Gi", "hugepages-1Gi=0", "hugepages-2Mi=1Gi", "memory=8Gi", "pods=110"]);
+        let list = |list: &[(&str, &str)]| list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<BTreeMap<_, _>>();
+        let hard = list(&[("memory.available", "512Mi"), ("nodefs.available", "10%"), ("pid.available", "5%")]);
+        let soft = list(&[("memory.available", "2Gi")]);
+        let graces = BTreeMap::from([("memory.available".to_owned(), Duration::from_secs(90))]);
+        let thresholds = Eviction::thresholds(&hard, &soft, &graces, &BTreeMap::new()).unwrap();
+        let eviction = Eviction { thresholds, ..Eviction::default() };
+        let quantity = |text: &str| Quantity::parse(text).unwrap();
+        let reserved = |list: &[(&str, &str)]| list.iter().map(|(k, v)| ((*k).to_owned(), quantity(v))).collect::<Amounts>();
+        let left = allocatable(&whole, &reserved(&[("cpu", "250m"), ("memory", "1Gi"), ("ephemeral-storage", "10Gi"), ("pid", "100")]), &eviction);
+        assert_eq!(text(&left), ["cpu=3750m", "ephemeral-storage=85899345920", "hugepages-1Gi=0", "hugepages-2Mi=1Gi", "memory=5632Mi", "pods=110"]);
+        let left = allocatable(&whole, &reserved(&[("cpu", "5"), ("memory", "9Gi"), ("ephemeral-storage", "1Ti")]), &eviction);
+        assert_eq!(text(&left), ["cpu=0", "ephemeral-storage=0", "hugepages-1Gi=0", "hugepages-2Mi=1Gi", "memory=0", "pods=110"], "never below zero");
+    }
+
+    #[test]
+    fn pressures_are_conditions() {
+        let (f, now) = (facts(), Timestamp::from_second(1_700_000_000).unwrap());
+        let shown = |pressures: &[Pressure]| {
+            let status = f.status(&health(true), &[], &pressures.iter().copied().collect(), &NodeStatus::default(), now);
+            let of = |c: &Value| format!("{}={} {}", c["type"].as_str().unwrap(), c["status"].as_str().unwrap(), c["reason"].as_str().unwrap());
+            status["conditions"].as_array().unwrap()[..3].iter().map(of).collect::<Vec<_>>()
+        };
+        let none = ["MemoryPressure=False KubeletHasSufficientMemory", "DiskPressure=False KubeletHasNoDiskPressure", "PIDPressure=False KubeletHasSufficientPID"];
+        assert_eq!(shown(&[]), none);
+        let all = ["MemoryPressure=True KubeletHasInsufficientMemory", "DiskPressure=True KubeletHasDiskPressure", "PIDPressure=True KubeletHasInsufficientPID"];
+        assert_eq!(shown(&[Pressure::Memory, Pressure::Disk, Pressure::Pid]), all);
+    }
+
+    #[test]
     fn readiness_keeps_its_times_and_leaves_foreign_conditions_alone() {
         let f = facts();
         let at = |s: i64| Timestamp::from_second(1_700_000_000 + s).unwrap();
-        let first = f.status(&health(false), &[], false, &NodeStatus::default(), at(0));
+        let first = f.status(&health(false), &[], &BTreeSet::new(), &NodeStatus::default(), at(0));
         assert!(!is_status_ready(&first));
         let mut old: NodeStatus = serde_json::from_value(first.clone()).unwrap();
         old.conditions.as_mut().unwrap().push(NodeCondition { type_: "NetworkUnavailable".into(), status: "False".into(), ..Default::default() });
-        let again = f.status(&health(false), &[], false, &old, at(5));
+        let again = f.status(&health(false), &[], &BTreeSet::new(), &old, at(5));
         let ready_of = |s: &Value| s["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap().clone();
         assert_eq!(ready_of(&again)["lastTransitionTime"], ready_of(&first)["lastTransitionTime"]);
         assert_eq!(ready_of(&again)["message"], "container runtime network not ready: x");
         let sent = patch(&again)["status"].clone();
         assert!(sent["conditions"].as_array().unwrap().iter().all(|c| c["type"] != "NetworkUnavailable"), "it belongs to others");
         assert_eq!(sent["addresses"].as_array().unwrap().last(), Some(&json!({"$patch": "replace"})));
-        let later = f.status(&health(true), &[], false, &old, at(9));
+        let later = f.status(&health(true), &[], &BTreeSet::new(), &old, at(9));
         assert!(is_status_ready(&later) && differs(&later, &again));
         assert_eq!(ready_of(&later)["lastTransitionTime"], "2023-11-14T22:13:29Z");
-        let beat = f.status(&health(true), &[], false, &serde_json::from_value(later.clone()).unwrap(), at(19));
+        let beat = f.status(&health(true), &[], &BTreeSet::new(), &serde_json::from_value(later.clone()).unwrap(), at(19));
         assert!(!differs(&beat, &later), "a heartbeat alone is no change");
     }
 

@@ -1,5 +1,6 @@
 //! Start-up order and wiring.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::{Agent, PodChange, Workers, watch_pods};
 use crate::config::Config;
 use crate::cri_config::NodeSide;
+use crate::eviction::Pressure;
+use crate::eviction::manager::Manager;
 use crate::go_time::go_duration;
 use crate::health::{self, RuntimeHealth};
 use crate::image_gc::Collector;
@@ -86,6 +89,7 @@ struct Ground {
     node: Informer<Node>,
     lists: FirstLists,
     statics: Arc<Statics>,
+    pressures: watch::Sender<BTreeSet<Pressure>>,
     /// Static pods that begin and end.
     steps: mpsc::UnboundedReceiver<PodChange>,
     /// Pods of the API that change.
@@ -151,6 +155,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         node: Informer::start(Api::all(config.client.clone()), this_node, slim),
         lists: FirstLists { pods, services },
         statics,
+        pressures: watch::Sender::default(),
         steps,
         changes,
         cri,
@@ -163,7 +168,6 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
 /// The Node: registered, then kept true with its lease. Static pods do not wait for the API server.
 fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
     let mut first = ground.health.clone();
-    let (root, dir) = (config.root.clone(), ground.dir.clone());
     let keeper = NodeKeeper {
         client: config.client.clone(),
         facts: ground.facts.clone(),
@@ -173,8 +177,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         images: Images::new(ground.cri.clone()),
         recorder: ground.recorder.clone(),
         poll: config.polls.node,
-        nodefs: config.eviction_hard.nodefs,
-        space: Arc::new(move || root.space(&dir).ok()),
+        pressures: ground.pressures.subscribe(),
     };
     let (client, name) = (config.client.clone(), config.node_name.clone());
     tasks.spawn(forever(async move {
@@ -218,16 +221,22 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default(),
         admitted: Mutex::default(),
         deferred: Mutex::default(),
+        pressures: ground.pressures.subscribe(),
     });
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
-    let collector = Collector {
+    let collector = Arc::new(Collector {
+        known: Mutex::default(),
         client: agent.cri.clone(),
         root: agent.root.clone(),
         policy: config.images,
         recorder: agent.recorder.clone(),
         node: config.node_name.clone(),
-    };
-    tasks.spawn(forever(collector.keep()));
+    });
+    let images = collector.clone();
+    tasks.spawn(forever(async move { images.keep().await }));
+    let evictions =
+        Manager { agent: agent.clone(), config: config.eviction.clone(), collector, is_machine: config.is_machine, pressures: ground.pressures };
+    tasks.spawn(forever(evictions.keep()));
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
@@ -303,7 +312,6 @@ fn configz(config: &Config) -> serde_json::Value {
         "maxPods": config.capacity.pods,
         "podPidsLimit": -1,
         "containerRuntimeEndpoint": config.cri_endpoint,
-        "evictionHard": {"memory.available": config.eviction_hard.memory.to_string(), "nodefs.available": config.eviction_hard.nodefs.to_string()},
         "containerLogMaxSize": Quantity::from_bytes(config.logs.max_size as i64).to_string(),
         "containerLogMaxFiles": config.logs.max_files,
         "imageGCHighThresholdPercent": config.images.high_percent,

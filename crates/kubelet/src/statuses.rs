@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use thiserror_ext::AsReport;
 use tokio::sync::{Notify, watch};
 
-use crate::pod::status::OWN_CONDITIONS;
+use crate::pod::status::{DISRUPTION_TARGET, OWN_CONDITIONS};
 
 /// Status fields the agent writes; the others belong to someone else.
 const OWN_FIELDS: [&str; 13] = [
@@ -207,10 +207,13 @@ fn patch(current: &Pod, uid: &str, status: &Value) -> Option<Value> {
     let mut wanted = status.clone();
     // Foreign conditions as the API has them now.
     let foreign = |c: &&Value| !OWN_CONDITIONS.iter().any(|own| c["type"] == *own);
-    let ours = |c: &&Value| OWN_CONDITIONS.iter().any(|own| c["type"] == *own);
+    // Of a shared condition the agent writes its own reason alone.
+    let shared = |c: &&Value| c["type"] == DISRUPTION_TARGET && c["reason"] == "TerminationByKubelet";
+    let ours = |c: &&Value| OWN_CONDITIONS.iter().any(|own| c["type"] == *own) || shared(c);
     let list = |v: &Value| v["conditions"].as_array().cloned().unwrap_or_default();
-    let theirs: Vec<Value> = list(&old).iter().filter(foreign).cloned().collect();
     let mut conditions: Vec<Value> = list(&wanted).iter().filter(ours).cloned().collect();
+    let replaced = |c: &&Value| conditions.iter().any(|own| own["type"] == c["type"]);
+    let theirs: Vec<Value> = list(&old).iter().filter(foreign).filter(|c| !replaced(c)).cloned().collect();
     for c in &mut conditions {
         // A transition time that the API has already stays as it is.
         if let Some(before) = list(&old).iter().find(|o| o["type"] == c["type"] && o["status"] == c["status"]) {
@@ -251,6 +254,15 @@ mod tests {
         for (uid, mirrored, want) in [("u", false, Some("u")), ("h", true, Some("u")), ("h", false, None), ("u", true, None), ("x", true, None)] {
             assert_eq!(target(&pod, uid, mirrored).as_deref(), want, "{uid} {mirrored}");
         }
+    }
+
+    #[test]
+    fn an_evicted_pods_condition_takes_the_place_of_another_writers() {
+        let disruption = |status: &str, reason: &str| json!({"type": "DisruptionTarget", "status": status, "reason": reason});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "status": {"conditions": [disruption("False", "Other")]}})).unwrap();
+        let of = |reason: &str| patch(&pod, "u", &json!({"conditions": [disruption("True", reason)]})).map(|p| p["status"]["conditions"].clone());
+        assert_eq!(of("TerminationByKubelet"), Some(json!([disruption("True", "TerminationByKubelet")])));
+        assert_eq!(of("EvictionByEvictionAPI"), None, "that is another's to write");
     }
 
     #[test]

@@ -69,6 +69,11 @@ impl PodDirs {
         self.pod.join("resources.json")
     }
 
+    /// Where a volume emptyDir is.
+    pub(crate) fn empty_dir(&self, name: &str) -> Result<PodPath, PathError> {
+        self.volume("kubernetes.io~empty-dir", name)
+    }
+
     fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, PathError> {
         self.pod.join("volumes")?.join(plugin)?.join(name)
     }

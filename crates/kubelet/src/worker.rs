@@ -27,6 +27,7 @@ use tokio::task::AbortHandle;
 
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
+use crate::eviction;
 use crate::pod::admit::{NodeView, admit};
 use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, State, on};
 use crate::probes::{self, News, Prober};
@@ -131,6 +132,7 @@ impl Worker {
         // A class that cannot be read is reported when the sandbox is made.
         let handler = self.handler().await.unwrap_or_default();
         let isolated = agent.side.isolates(&pod) || (agent.side.os.is_windows() && handler.contains("hypervisor"));
+        self.admit_under_pressure(&pod)?;
         let mut admitted = agent.admitted();
         let status = pod.status.as_ref();
         let phase = status.and_then(|s| s.phase.as_deref());
@@ -149,6 +151,19 @@ impl Worker {
         }
         admitted.insert(self.uid.clone(), pod);
         Ok(())
+    }
+
+    /// A node that is short of something takes critical pods alone; one that is short of memory takes those that requested it, too.
+    fn admit_under_pressure(&self, pod: &Pod) -> Result<(), Refusal> {
+        let ran = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
+        let verdict = eviction::admit(pod, self.is_static, &self.agent.pressures.borrow());
+        match verdict.filter(|_| !ran && !self.state.is_ending()) {
+            Some(refusal) => {
+                self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
+                Err(refusal)
+            }
+            None => Ok(()),
+        }
     }
 
     async fn work(&mut self) {

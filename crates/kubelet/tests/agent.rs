@@ -1,6 +1,8 @@
 //! The node agent as a whole: API server real, runtime in memory, one simulated Windows node.
 
 mod common;
+#[path = "agent/eviction.rs"]
+mod eviction;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/static_pods.rs"]

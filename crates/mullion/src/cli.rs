@@ -185,10 +185,10 @@ pub struct NodeArgs {
     /// Port of the node agent's server [default: 10250]
     #[arg(long)]
     pub port: Option<u16>,
-    /// CPUs that the node declares [default: 8]
+    /// CPUs that the node declares (default: the machine's; 8 on a simulated host)
     #[arg(long)]
     pub cpu: Option<String>,
-    /// Memory that the node declares [default: 16Gi]
+    /// Memory that the node declares (default: the machine's; 16Gi on a simulated host)
     #[arg(long)]
     pub memory: Option<String>,
     /// Most pods on the node [default: 110]
@@ -203,8 +203,7 @@ pub struct NodeArgs {
     /// Switches by upstream's names, as HyperVContainer=true
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
-    /// What has to stay free, as memory.available<100Mi,nodefs.available<10%; below the latter the node says DiskPressure
-    /// [default: memory.available<100Mi,nodefs.available<10%]
+    /// What has to stay free, as memory.available<100Mi,nodefs.available<10%: pods are evicted for it [default: as upstream]
     #[arg(long, value_parser = eviction_hard)]
     pub eviction_hard: Option<EvictionHard>,
     /// Manifest of a static pod, or directory of them, on the node
@@ -244,8 +243,9 @@ pub struct NodeArgs {
 
 /// Thresholds that the node agent understands.
 fn eviction_hard(text: &str) -> anyhow::Result<EvictionHard> {
-    text.parse::<kubelet::EvictionHard>()?;
-    Ok(text.parse()?)
+    let hard: EvictionHard = text.parse()?;
+    kubelet::eviction_amounts(&hard.0)?;
+    Ok(hard)
 }
 
 impl NodeArgs {

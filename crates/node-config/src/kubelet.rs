@@ -42,8 +42,24 @@ pub struct KubeletConfiguration {
     pub container_runtime_endpoint: String,
     /// Features by upstream's names.
     pub feature_gates: BTreeMap<String, bool>,
+    /// Most pods for each processor; 0 for no such bound.
+    pub pods_per_core: u32,
+    /// Quantities that pods do not get, because the system needs them: `cpu`, `memory`, `ephemeral-storage`.
+    pub system_reserved: BTreeMap<String, String>,
+    /// The same for the node's own agents.
+    pub kube_reserved: BTreeMap<String, String>,
     /// What has to stay free; a signal that is not named has no threshold.
     pub eviction_hard: EvictionHard,
+    /// What may be missing for a while only, as amounts by signal.
+    pub eviction_soft: BTreeMap<String, String>,
+    /// For how long, by signal.
+    pub eviction_soft_grace_period: BTreeMap<String, GoDuration>,
+    /// How much more has to be free before it is enough again, by signal.
+    pub eviction_minimum_reclaim: BTreeMap<String, String>,
+    /// How long a condition of the Node stays after its cause.
+    pub eviction_pressure_transition_period: GoDuration,
+    /// The longest that a pod gets to end at a soft threshold, in seconds.
+    pub eviction_max_pod_grace_period: u32,
     /// A manifest of a static pod or a directory of them; empty for none.
     pub static_pod_path: String,
     /// A web server that sends static pods; empty for none.
@@ -102,7 +118,15 @@ impl Default for KubeletConfiguration {
             max_pods: 110,
             container_runtime_endpoint: String::new(),
             feature_gates: BTreeMap::new(),
+            pods_per_core: 0,
+            system_reserved: BTreeMap::new(),
+            kube_reserved: BTreeMap::new(),
             eviction_hard: EvictionHard::default(),
+            eviction_soft: BTreeMap::new(),
+            eviction_soft_grace_period: BTreeMap::new(),
+            eviction_minimum_reclaim: BTreeMap::new(),
+            eviction_pressure_transition_period: GoDuration(Duration::from_secs(300)),
+            eviction_max_pod_grace_period: 0,
             static_pod_path: String::new(),
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),
@@ -122,7 +146,16 @@ impl Document for KubeletConfiguration {
     const KIND: &'static str = "KubeletConfiguration";
     // `healthzPort: 0` switches the health checks off, as upstream.
     const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods"];
-    const MAPS: &'static [&'static str] = &["featureGates", "evictionHard", "staticPodURLHeader"];
+    const MAPS: &'static [&'static str] = &[
+        "featureGates",
+        "evictionHard",
+        "evictionSoft",
+        "evictionSoftGracePeriod",
+        "evictionMinimumReclaim",
+        "systemReserved",
+        "kubeReserved",
+        "staticPodURLHeader",
+    ];
 
     fn ignored(path: &str) -> Option<&'static str> {
         ignored::reason(path)
@@ -130,7 +163,7 @@ impl Document for KubeletConfiguration {
 
     fn complete(&mut self, is_given: &dyn Fn(&str) -> bool, warnings: &mut Vec<String>) {
         for signal in self.eviction_hard.0.keys().filter(|signal| !EvictionHard::SIGNALS.contains(&signal.as_str())) {
-            warnings.push(format!("evictionHard: {signal} has no effect: there are {}", EvictionHard::SIGNALS.join(" and ")));
+            warnings.push(format!("evictionHard: {signal} has no effect: there are {}", EvictionHard::SIGNALS.join(", ")));
         }
         self.eviction_hard.0.retain(|signal, _| EvictionHard::SIGNALS.contains(&signal.as_str()));
         if is_given("evictionHard") && self.eviction_hard.0.is_empty() {
@@ -152,12 +185,28 @@ pub struct EvictionHard(pub BTreeMap<String, String>);
 
 impl EvictionHard {
     /// The signals that are acted on.
-    pub const SIGNALS: [&'static str; 2] = ["memory.available", "nodefs.available"];
+    pub const SIGNALS: [&'static str; 6] =
+        ["memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available"];
+
+    fn of<const N: usize>(amounts: [(&str, &str); N]) -> Self {
+        Self(amounts.map(|(signal, amount)| (signal.to_owned(), amount.to_owned())).into())
+    }
+
+    /// Upstream's default for Windows: there are no inodes, and the commit limit needs more room.
+    pub fn of_windows() -> Self {
+        Self::of([("memory.available", "500Mi"), ("nodefs.available", "10%"), ("imagefs.available", "15%")])
+    }
 }
 
 impl Default for EvictionHard {
     fn default() -> Self {
-        Self([("memory.available", "100Mi"), ("nodefs.available", "10%")].map(|(signal, amount)| (signal.to_owned(), amount.to_owned())).into())
+        Self::of([
+            ("memory.available", "100Mi"),
+            ("nodefs.available", "10%"),
+            ("nodefs.inodesFree", "5%"),
+            ("imagefs.available", "15%"),
+            ("imagefs.inodesFree", "5%"),
+        ])
     }
 }
 

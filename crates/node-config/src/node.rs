@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::{self, ConfigError, Document, Parsed};
 use crate::kube_proxy::{KubeProxyConfiguration, ProxyMode};
-use crate::kubelet::KubeletConfiguration;
+use crate::kubelet::{EvictionHard, KubeletConfiguration};
 use crate::values::{NetworkName, as_text, empty_is_none};
 
 /// A part of a node that can be left out.
@@ -113,9 +113,9 @@ pub struct NodeConfiguration {
     pub cni_conf_dir: String,
     /// Where host-local address management keeps its reservations; empty for the plug-in's default.
     pub ipam_dir: String,
-    /// CPUs that the node declares, a quantity.
+    /// CPUs that the node declares, a quantity; empty for those of the machine, and 8 on a simulated host.
     pub cpu: String,
-    /// Memory that the node declares, a quantity.
+    /// Memory that the node declares, a quantity; empty for that of the machine, and 16Gi on a simulated host.
     pub memory: String,
     /// Identity of the machine, for a simulated host; empty for the real one's.
     #[serde(rename = "machineID")]
@@ -146,8 +146,8 @@ impl Default for NodeConfiguration {
             service_interface: String::new(),
             cni_conf_dir: String::new(),
             ipam_dir: String::new(),
-            cpu: "8".to_owned(),
-            memory: "16Gi".to_owned(),
+            cpu: String::new(),
+            memory: String::new(),
             machine_id: String::new(),
             boot_id: String::new(),
             without: Vec::new(),
@@ -230,6 +230,9 @@ impl NodeConfig {
         }
         if !node.machine_id.is_empty() && node.boot_id.is_empty() {
             return Err(missing("boot-id", "bootID"));
+        }
+        if node.os.is_windows() && self.kubelet.eviction_hard == EvictionHard::default() {
+            self.kubelet.eviction_hard = EvictionHard::of_windows();
         }
         let node_ip = node.node_ip.ok_or_else(|| missing("node-ip", "nodeIP"))?;
         let service_cidr = node.service_cidr.ok_or_else(|| missing("service-cidr", "serviceCIDR"))?;

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 
-use super::{FileKind, Resolved, Space, VolumeFile};
+use super::{FileKind, MAX_DEPTH, Resolved, Space, Usage, VolumeFile, too_deep};
 
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
@@ -156,6 +156,15 @@ impl Root {
             inodes: s.files(),
             inodes_free: s.files_available(),
         })
+    }
+
+    pub(super) fn usage(&self, path: &[String]) -> io::Result<Usage> {
+        let dir = self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let own = fstat(&dir)?;
+        let mut usage = Usage { bytes: blocks(&own), inodes: 1 };
+        let mut linked = BTreeSet::new();
+        measure(&dir, own.st_dev, 0, &mut linked, &mut usage)?;
+        Ok(usage)
     }
 
     /// Binds what `sub` names in `volume` at `place`; see [`super::HostRoot::sub_path`].
@@ -354,6 +363,35 @@ fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         }
     }
     Ok(ignore_missing(unlinkat(dir, name, UnlinkatFlags::RemoveDir))?)
+}
+
+fn blocks(stat: &FileStat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
+}
+
+/// Adds what is in a directory, by handles. A file with several names counts once; what vanishes meanwhile does not count.
+fn measure(dir: &OwnedFd, device: u64, depth: usize, linked: &mut BTreeSet<u64>, usage: &mut Usage) -> io::Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep());
+    }
+    for (name, kind) in list(dir.try_clone()?)? {
+        let Ok(stat) = fstatat(dir, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        if stat.st_dev != device || (stat.st_nlink > 1 && kind != FileKind::Directory && !linked.insert(stat.st_ino)) {
+            continue;
+        }
+        usage.bytes = usage.bytes.saturating_add(blocks(&stat));
+        usage.inodes += 1;
+        if kind != FileKind::Directory {
+            continue;
+        }
+        let how = OpenHow::new()
+            .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
+        if let Ok(inner) = openat2(dir, name.as_str(), how) {
+            measure(&inner, device, depth + 1, linked, usage)?;
+        }
+    }
+    Ok(())
 }
 
 fn ignore_missing(result: nix::Result<()>) -> nix::Result<()> {

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{FileKind, Resolved, Space, VolumeFile};
+use super::{FileKind, MAX_DEPTH, Resolved, Space, Usage, VolumeFile, too_deep};
 
 const DATA: &str = "..data";
 
@@ -103,6 +103,12 @@ impl Root {
         super::super::facts::disk_space(&self.checked(path)?)
     }
 
+    pub(super) fn usage(&self, path: &[String]) -> io::Result<Usage> {
+        let mut usage = Usage { bytes: 0, inodes: 1 };
+        measure(&self.checked(path)?, 0, &mut usage)?;
+        Ok(usage)
+    }
+
     pub(super) fn sub_path(&self, volume: &[String], sub: &[String], _place: &[String]) -> io::Result<bool> {
         let full: Vec<String> = volume.iter().chain(sub).cloned().collect();
         let path = self.checked(&full)?;
@@ -168,6 +174,24 @@ fn link_names(dir: &Path, files: &BTreeMap<String, VolumeFile>) -> io::Result<()
         if entry.file_type()?.is_symlink() && !name.starts_with("..") && !desired.contains(name.as_str()) {
             let link = dir.join(name);
             fs::remove_file(&link).or_else(|_| fs::remove_dir(&link))?;
+        }
+    }
+    Ok(())
+}
+
+/// Adds what is in a directory. Links and what vanishes meanwhile do not count.
+fn measure(dir: &Path, depth: usize, usage: &mut Usage) -> io::Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(too_deep());
+    }
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let Ok(metadata) = fs::symlink_metadata(entry.path()) else { continue };
+        usage.inodes += 1;
+        if metadata.is_file() {
+            usage.bytes = usage.bytes.saturating_add(metadata.len());
+        } else if metadata.is_dir() {
+            measure(&entry.path(), depth + 1, usage)?;
         }
     }
     Ok(())

@@ -158,3 +158,32 @@ fn a_sub_path_is_held_by_its_handle() {
         assert!(c.join("vol/moved/new/x").exists() && !c.join("pod").exists());
     });
 }
+
+#[test]
+fn usage_counts_files_once_and_follows_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = HostRoot::linux(dir.path()).unwrap();
+    let path = root.parse("/v").unwrap();
+    assert_eq!(root.usage(&path).unwrap(), Usage::default(), "nothing there");
+    std::fs::create_dir_all(dir.path().join("v/a/b")).unwrap();
+    std::fs::create_dir(dir.path().join("other")).unwrap();
+    std::fs::write(dir.path().join("other/large"), vec![1; 1 << 20]).unwrap();
+    std::os::unix::fs::symlink("../other", dir.path().join("v/link")).unwrap();
+    let empty = root.usage(&path).unwrap();
+    assert!(empty.bytes < 1 << 20 && empty.inodes == 4, "{empty:?}");
+    std::fs::write(dir.path().join("v/a/b/file"), vec![1; 1 << 16]).unwrap();
+    std::fs::hard_link(dir.path().join("v/a/b/file"), dir.path().join("v/again")).unwrap();
+    let full = root.usage(&path).unwrap();
+    assert!(full.bytes - empty.bytes >= 1 << 16 && full.bytes - empty.bytes < 1 << 17, "{empty:?} {full:?}");
+    assert_eq!(full.inodes, 5);
+}
+
+#[test]
+fn usage_ends_at_a_depth() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = HostRoot::linux(dir.path()).unwrap();
+    std::fs::create_dir_all(dir.path().join(["d"; 300].join("/"))).unwrap();
+    let error = root.usage(&root.parse("/d").unwrap()).unwrap_err();
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("256 directories within each other"), "{error}");
+    root.remove_tree(&root.parse("/d").unwrap()).unwrap();
+}

@@ -10,7 +10,7 @@ use kube_rules::Refusal;
 use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
-    Action, Attempt, Container, Content, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending, Record, Retry,
+    Action, Attempt, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending, Record, Retry,
     SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
 };
 use crate::probes;
@@ -49,6 +49,8 @@ pub(crate) enum Event {
     /// The node as it is now.
     Node(NodeInfo),
     Admitted(Result<(), Refusal>),
+    /// The node ends the pod.
+    Evicted(Evicted),
     ResourcesSaved(Outcome),
     /// What the node says to resources that were asked for.
     ResizeDecided {
@@ -286,6 +288,7 @@ impl PodState {
                 self.admission = Admission::Decided;
                 self.memory.refused = verdict.err();
             }
+            Event::Evicted(evicted) => return self.evict(evicted),
             Event::RuntimeChanged => self.version += 1,
             Event::Observed { as_of, seen } => return self.observed(as_of, seen, now),
             Event::SourcesChanged => self.sources_changed(now),
@@ -340,6 +343,16 @@ impl PodState {
             }
         }
         Vec::new()
+    }
+
+    /// The first eviction counts, and none of a pod that ends anyway.
+    fn evict(&mut self, evicted: Evicted) -> Vec<Action> {
+        if self.is_ending() || status::is_terminal(&self.pod) || self.memory.evicted.is_some() || self.memory.refused.is_some() {
+            return Vec::new();
+        }
+        let message = evicted.message.clone();
+        self.memory.evicted = Some(evicted);
+        vec![Action::ReportEviction { message }]
     }
 
     fn content_changed(&mut self) {
@@ -538,6 +551,7 @@ impl PodState {
             | Action::ReportResize(_)
             | Action::Observe
             | Action::ReportNetwork { .. }
+            | Action::ReportEviction { .. }
             | Action::PostStart { .. }
             | Action::Probe { .. } => {}
         }

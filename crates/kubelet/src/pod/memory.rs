@@ -14,6 +14,8 @@ use super::{Backoffs, Why};
 pub(crate) struct Memory {
     /// The node's refusal; final.
     pub refused: Option<Refusal>,
+    /// The node needs what the pod has; final.
+    pub evicted: Option<Evicted>,
     pub volumes: Volumes,
     /// The content of mounted volumes.
     pub content: Content,
@@ -47,6 +49,17 @@ pub(crate) struct Memory {
     pub cleaned: bool,
     /// Volumes were torn down after the pod ended.
     pub volumes_down: bool,
+}
+
+/// Why and how the node ends a pod that did nothing to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Evicted {
+    /// What status and event say.
+    pub message: String,
+    /// Seconds that its containers get at most.
+    pub grace: i64,
+    /// It suffers for others: its status says DisruptionTarget.
+    pub disrupts: bool,
 }
 
 /// The pod's volumes.

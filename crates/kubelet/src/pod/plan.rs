@@ -74,7 +74,7 @@ impl Plan<'_> {
             }
             at <= i.now
         });
-        if i.gone || is_deleted(i.pod) || terminal || late || i.memory.refused.is_some() || self.done(spec) {
+        if i.gone || is_deleted(i.pod) || terminal || late || i.memory.refused.is_some() || i.memory.evicted.is_some() || self.done(spec) {
             return self.terminate(spec);
         }
         self.sync(spec);
@@ -391,12 +391,13 @@ impl Plan<'_> {
 
     fn terminate(&mut self, spec: &PodSpec) -> Ending {
         let i = self.input;
+        let grace = i.memory.evicted.as_ref().map_or(grace(i.pod), |evicted| grace(i.pod).min(evicted.grace));
         let running: Vec<&Container> = i.observed.containers.iter().filter(|c| matches!(c.state, State::Running | State::Unknown)).collect();
         let is = |c: &Container, kind: Kind| containers(spec).any(|(k, s)| k == kind && s.name == c.name);
         let others: Vec<&Container> = running.iter().copied().filter(|c| !is(c, Kind::Sidecar)).collect();
         if !others.is_empty() {
             for c in others {
-                self.kill(c, grace(i.pod), Why::PodEnds);
+                self.kill(c, grace, Why::PodEnds);
             }
             return Ending::Stopping;
         }
@@ -404,7 +405,7 @@ impl Plan<'_> {
             // Sidecars end after the rest, the last one declared first.
             let last = containers(spec).rev().find_map(|(_, s)| running.iter().find(|c| c.name == s.name));
             for c in last.map_or(running.clone(), |c| vec![*c]) {
-                self.kill(c, grace(i.pod), Why::PodEnds);
+                self.kill(c, grace, Why::PodEnds);
             }
             return Ending::Stopping;
         }

@@ -20,6 +20,8 @@ use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, Why,
 pub(crate) const OWN_CONDITIONS: [&str; 7] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESIZE_PENDING, RESIZE_IN_PROGRESS];
 
+/// A condition that several writers share: the agent writes it of pods that it evicts.
+pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 pub(super) const RESIZE_PENDING: &str = "PodResizePending";
 pub(super) const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
 
@@ -51,6 +53,15 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
         status.phase = Some("Failed".into());
         status.reason = Some("DeadlineExceeded".into());
         status.message = Some("Pod was active on the node longer than the specified deadline".into());
+    }
+    if let Some(evicted) = i.memory.evicted.as_ref().filter(|_| ending == Ending::Over && !finished) {
+        status.phase = Some("Failed".into());
+        status.reason = Some("Evicted".into());
+        status.message = Some(evicted.message.clone());
+        if evicted.disrupts {
+            let verdict = Verdict { ok: true, reason: Some("TerminationByKubelet"), message: Some(evicted.message.clone()) };
+            set_condition(&mut status, DISRUPTION_TARGET, verdict, i.pod.metadata.generation, i.now);
+        }
     }
     addresses(i, &mut status, &old);
     conditions(i, spec, &all, &mut status);

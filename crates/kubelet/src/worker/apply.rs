@@ -45,6 +45,10 @@ impl Worker {
                 self.event(None, EventType::Warning, "NetworkNotReady", format!("network is not ready: {problem}"));
                 None
             }
+            Action::ReportEviction { message } => {
+                self.event(None, EventType::Warning, "Evicted", message);
+                None
+            }
             Action::EnsureImage { container } => self.ensure_image(container),
             Action::BackOffPull { container } => {
                 image::back_off(&self.site(), &container);

@@ -42,6 +42,8 @@ pub struct World {
     pub os: NodeOs,
     /// How often the next agent looks again.
     pub polls: kubelet::Polls,
+    /// When the next agent evicts pods; never by default.
+    pub eviction: kubelet::Eviction,
     /// Where the next agent's static pods come from.
     pub static_pods: kubelet::StaticPods,
     boot: u32,
@@ -71,6 +73,7 @@ impl World {
             images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
             os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
+            eviction: kubelet::Eviction::default(),
             static_pods: kubelet::StaticPods::default(),
             boot: 0,
             agent: None,
@@ -123,7 +126,10 @@ impl World {
             capacity: Capacity { cpu_millis: 4000, memory_bytes: 8 << 30, pods: 20, ephemeral_storage_bytes: 0 },
             labels: Default::default(),
             hyper_v_container: false,
-            eviction_hard: "nodefs.available<0%".parse().unwrap(),
+            huge_pages: Default::default(),
+            is_machine: false,
+            reserved: Default::default(),
+            eviction: self.eviction.clone(),
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
             images: self.images,
             polls: self.polls,

@@ -440,6 +440,18 @@ service! { RuntimeService {
         Ok(Response::new(v1::ContainerStatsResponse { stats: Some(v1::ContainerStats { memory, ..Default::default() }) }))
     }
 
+    async fn list_container_stats(&self, _: Request<v1::ListContainerStatsRequest>) -> Answer<v1::ListContainerStatsResponse> {
+        let state = self.state.lock().unwrap();
+        let used = Some(v1::UInt64Value { value: state.memory_used });
+        let of = |c: &Container| v1::ContainerStats {
+            attributes: Some(v1::ContainerAttributes { id: c.id.clone(), labels: c.config.labels.clone(), ..Default::default() }),
+            memory: Some(v1::MemoryUsage { working_set_bytes: used, usage_bytes: used, ..Default::default() }),
+            ..Default::default()
+        };
+        let running = state.containers.values().filter(|c| c.state == v1::ContainerState::ContainerRunning);
+        Ok(Response::new(v1::ListContainerStatsResponse { stats: running.map(of).collect() }))
+    }
+
     type GetContainerEventsStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
 
     async fn get_container_events(&self, _: Request<v1::GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
@@ -450,7 +462,6 @@ service! { RuntimeService {
     exec(ExecRequest) -> ExecResponse;
     attach(AttachRequest) -> AttachResponse;
     port_forward(PortForwardRequest) -> PortForwardResponse;
-    list_container_stats(ListContainerStatsRequest) -> ListContainerStatsResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
     list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
     update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;

@@ -11,7 +11,7 @@ use backoff::Backoff;
 use cluster::ApiServer;
 use hcn::HcnClient;
 use hcn::watch::{Timing, Watch};
-use host::{HostFacts, HostRoot, NodeOs};
+use host::{HostFacts, HostRoot, Machine, NodeOs};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{ListParams, ObjectList};
@@ -276,6 +276,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         ("", _) | (_, "") => HostFacts::read(),
         (machine, boot) => HostFacts::simulated(node.os, machine, boot),
     };
+    let machine = Machine::read().context("the machine does not say how large it is")?;
     Ok(kubelet::Config {
         client,
         api: api.clone(),
@@ -286,11 +287,14 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         root: Arc::new(host_root(node.os, &node.roots)?),
         root_dir: "/var/lib/kubelet".to_owned(),
         facts,
-        capacity: capacity(config)?,
+        capacity: capacity(config, &machine)?,
+        huge_pages: if is_simulated(config) { BTreeMap::new() } else { machine.huge_pages },
+        is_machine: !is_simulated(config),
+        reserved: reserved(kubelet)?,
         labels: BTreeMap::new(),
         taints: Vec::new(),
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
-        eviction_hard: kubelet.eviction_hard.to_string().parse().context("evictionHard")?,
+        eviction: eviction(kubelet).context("eviction thresholds")?,
         logs: log_rotation(config)?,
         images: image_collection(config)?,
         polls: kubelet::Polls::default(),
@@ -365,14 +369,58 @@ fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {
     Ok(kubelet::ImageCollection { high_percent, low_percent, min_age, ..kubelet::ImageCollection::default() })
 }
 
-fn capacity(config: &Complete) -> Result<kubelet::Capacity> {
-    let node = &config.config.node;
-    let memory = quantity("--memory", &node.memory)?.value();
-    Ok(kubelet::Capacity {
-        cpu_millis: quantity("--cpu", &node.cpu)?.milli_value(),
-        memory_bytes: u64::try_from(memory).context("--memory must not be negative")?,
-        pods: config.config.kubelet.max_pods,
-        ephemeral_storage_bytes: 0,
+/// Whether the host is a simulated one: then its size is what it declares, and what other programs of the machine use is not its own.
+fn is_simulated(config: &Complete) -> bool {
+    !config.config.node.machine_id.is_empty()
+}
+
+/// The node's size: declared, else the machine's.
+fn capacity(config: &Complete, machine: &Machine) -> Result<kubelet::Capacity> {
+    let (node, kubelet) = (&config.config.node, &config.config.kubelet);
+    let declared = |text: &str, simulated: &'static str| match text {
+        "" if is_simulated(config) => simulated.to_owned(),
+        text => text.to_owned(),
+    };
+    let (cpu, memory) = (declared(&node.cpu, "8"), declared(&node.memory, "16Gi"));
+    let cpu_millis = if cpu.is_empty() { i64::from(machine.processors) * 1000 } else { quantity("--cpu", &cpu)?.milli_value() };
+    let memory_bytes = match memory.as_str() {
+        "" => machine.memory,
+        text => u64::try_from(quantity("--memory", text)?.value()).context("--memory must not be negative")?,
+    };
+    let by_core = u32::try_from(cpu_millis / 1000).unwrap_or(0).saturating_mul(kubelet.pods_per_core);
+    let pods = if kubelet.pods_per_core == 0 { kubelet.max_pods } else { kubelet.max_pods.min(by_core) };
+    Ok(kubelet::Capacity { cpu_millis, memory_bytes, pods, ephemeral_storage_bytes: 0 })
+}
+
+/// What the system and the node's agents need for themselves.
+fn reserved(kubelet: &KubeletConfiguration) -> Result<kube_rules::Amounts> {
+    let mut all = kube_rules::Amounts::new();
+    for (member, amounts) in [("systemReserved", &kubelet.system_reserved), ("kubeReserved", &kubelet.kube_reserved)] {
+        for (resource, text) in amounts {
+            if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
+                bail!("{member}.{resource} cannot be reserved: reserve cpu, memory, ephemeral-storage or pid");
+            }
+            let amount = quantity(&format!("{member}.{resource}"), text)?;
+            if amount.value() < 0 {
+                bail!("{member}.{resource} must not be negative");
+            }
+            let sum = all.entry(resource.clone()).or_insert(kube_rules::Quantity::from_units(0));
+            *sum = kube_rules::Quantity::from_millis(sum.milli_value().saturating_add(amount.milli_value()));
+        }
+    }
+    Ok(all)
+}
+
+/// When pods are evicted.
+fn eviction(kubelet: &KubeletConfiguration) -> Result<kubelet::Eviction> {
+    let graces = kubelet.eviction_soft_grace_period.iter().map(|(signal, grace)| (signal.clone(), grace.0)).collect();
+    let thresholds =
+        kubelet::Eviction::thresholds(&kubelet.eviction_hard.0, &kubelet.eviction_soft, &graces, &kubelet.eviction_minimum_reclaim)?;
+    Ok(kubelet::Eviction {
+        thresholds,
+        transition: kubelet.eviction_pressure_transition_period.0,
+        max_pod_grace: kubelet.eviction_max_pod_grace_period.into(),
+        ..kubelet::Eviction::default()
     })
 }
 

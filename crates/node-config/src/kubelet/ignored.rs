@@ -9,7 +9,7 @@ const SERVER: &str = "the server has one set of paths and one way to authenticat
 const TLS: &str = "certificates come from tlsCertFile; the TLS library chooses versions and ciphers";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
 const IMAGES: &str = "the age of an image alone is no reason to remove it";
-const EVICTION: &str = "hard eviction thresholds alone are acted on";
+const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
 const NETWORK: &str = "the pod network and the service proxy care for it";
 const NODE: &str = "the agent registers its Node by fixed rules";
 const KERNEL: &str = "the kernel's settings stay as they are";
@@ -71,8 +71,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("topologyManagerPolicyOptions", RESOURCES),
     ("topologyManagerScope", RESOURCES),
     ("qosReserved", RESOURCES),
-    ("systemReserved", RESOURCES),
-    ("kubeReserved", RESOURCES),
     ("reservedSystemCPUs", RESOURCES),
     ("reservedMemory", RESOURCES),
     ("runtimeRequestTimeout", PERIODS),
@@ -90,13 +88,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("kubeAPIBurst", CLIENT),
     ("serializeImagePulls", RUNTIME),
     ("maxParallelImagePulls", RUNTIME),
-    ("evictionSoft", EVICTION),
-    ("evictionSoftGracePeriod", EVICTION),
-    ("evictionPressureTransitionPeriod", EVICTION),
-    ("evictionMaxPodGracePeriod", EVICTION),
-    ("evictionMinimumReclaim", EVICTION),
     ("mergeDefaultEvictionSettings", EVICTION),
-    ("podsPerCore", "maxPods limits the number of pods"),
     ("enableControllerAttachDetach", "volumes are attached by nobody"),
     ("protectKernelDefaults", KERNEL),
     ("kernelMemcgNotification", KERNEL),

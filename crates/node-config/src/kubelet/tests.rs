@@ -42,6 +42,7 @@ volumeStatsAggPeriod: 0s
 fn kubeadms_configuration_means_upstreams_defaults() {
     let Parsed { config, warnings } = read(KUBEADM);
     let expected = KubeletConfiguration {
+        static_pod_path: "/etc/kubernetes/manifests".to_owned(),
         authentication: Authentication { x509: X509 { client_ca_file: "/etc/kubernetes/pki/ca.crt".into() } },
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         ..KubeletConfiguration::default()
@@ -53,14 +54,15 @@ fn kubeadms_configuration_means_upstreams_defaults() {
 
 #[test]
 fn members_without_effect_and_unknown_members_are_reported() {
-    let warnings =
-        read("surprise: {a: 1, b: {}}\nreadOnlyPort: 10255\nport: 0\nmaxPods: 0\nfeatureGates: {Swap: true}\nevictionHard: {imagefs.available: 15%}")
-            .warnings;
+    let warnings = read(
+        "surprise: {a: 1, b: {}}\nreadOnlyPort: 10255\nport: 0\nmaxPods: 0\nfeatureGates: {Swap: true}\nevictionHard: {containerfs.available: 15%}",
+    )
+    .warnings;
     for part in [
         "surprise.a is unknown",
         "readOnlyPort has no effect: the server has one set",
         "featureGates.Swap has no effect",
-        "evictionHard: imagefs.available has no",
+        "evictionHard: containerfs.available has no",
     ] {
         assert!(warnings.iter().any(|warning| warning.starts_with(part)), "no {part:?} in {warnings:?}");
     }
@@ -70,7 +72,10 @@ fn members_without_effect_and_unknown_members_are_reported() {
 #[test]
 fn eviction_thresholds_of_a_file_replace_the_defaults() {
     assert_eq!(read("evictionHard: {nodefs.available: 5%}").config.eviction_hard.to_string(), "nodefs.available<5%");
-    assert_eq!(read("").config.eviction_hard.to_string(), "memory.available<100Mi,nodefs.available<10%");
+    assert_eq!(
+        read("").config.eviction_hard.to_string(),
+        "imagefs.available<15%,imagefs.inodesFree<5%,memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%"
+    );
     assert!("memory.available".parse::<EvictionHard>().unwrap_err().to_string().contains("write SIGNAL<AMOUNT"));
 }
 

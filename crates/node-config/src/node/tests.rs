@@ -11,6 +11,7 @@ use crate::{GoDuration, NetworkList};
 /// A configuration without one default. No `..`: a new member has to be given here, and the tests below then see it carried.
 fn no_defaults() -> NodeConfig {
     let gates = BTreeMap::from([("HyperVContainer".to_owned(), true)]);
+    let texts = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     NodeConfig {
         node: NodeConfiguration {
             kubeconfig: "/k".into(),
@@ -47,7 +48,15 @@ fn no_defaults() -> NodeConfig {
             max_pods: 3,
             container_runtime_endpoint: "unix:///cri".into(),
             feature_gates: gates.clone(),
-            eviction_hard: EvictionHard(BTreeMap::from([("nodefs.available".into(), "1%".into())])),
+            pods_per_core: 5,
+            system_reserved: texts("cpu", "1"),
+            kube_reserved: texts("memory", "1Gi"),
+            eviction_hard: EvictionHard(texts("nodefs.available", "1%")),
+            eviction_soft: texts("memory.available", "2Gi"),
+            eviction_soft_grace_period: BTreeMap::from([("memory.available".into(), "1m30s".parse().unwrap())]),
+            eviction_minimum_reclaim: texts("nodefs.available", "5%"),
+            eviction_pressure_transition_period: "6m".parse().unwrap(),
+            eviction_max_pod_grace_period: 60,
             static_pod_path: "/manifests".into(),
             static_pod_url: "http://10.0.0.9/pods".into(),
             static_pod_url_header: BTreeMap::from([("X-Node".into(), vec!["win01".into()])]),

@@ -282,6 +282,15 @@ fn a_pod_whose_image_changed_restarts_even_if_it_never_restarts() {
 }
 
 #[test]
+fn a_pod_is_evicted_once() {
+    let mut m = Machine::with_sandbox(json!({}));
+    m.look(seen(&[("c0", State::Running, 0, 0)]));
+    let evicted = |message: &str| Event::Evicted(Evicted { message: message.into(), grace: 1, disrupts: true });
+    assert_eq!(m.on(evicted("low")), ["report the eviction: low", "stop c (c0) within 1 s: PodEnds"]);
+    assert_eq!(m.on(evicted("lower")), [""; 0]);
+}
+
+#[test]
 fn a_refused_pod_says_so_and_touches_nothing() {
     let node = NodeInfo { network_ready: true, ..Default::default() };
     let state = PodState::new(pod(json!({})), node, SignedDuration::from_secs(10), None);

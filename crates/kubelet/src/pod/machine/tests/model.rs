@@ -132,7 +132,7 @@ impl World {
         assert!(!doubled, "{action} is under way already\n{}", self.log.join("\n"));
         let look = (action == Action::Observe).then(|| (self.state.version(), self.runtime.clone()));
         match action {
-            Action::ReportNetwork { .. } | Action::ReportResize(_) | Action::BackOffPull { .. } | Action::BackOffRestart { .. } => {}
+            Action::ReportNetwork { .. } | Action::ReportEviction { .. } | Action::ReportResize(_) | Action::BackOffPull { .. } | Action::BackOffRestart { .. } => {}
             // The worker ends it before it does anything else.
             Action::SaveResources(record) => {
                 let outcome = self.outcome();

@@ -1,0 +1,102 @@
+//! From /proc and /sys.
+
+use std::collections::BTreeMap;
+use std::{fs, io};
+
+use super::{Available, Load, Machine};
+
+/// The kernel's bound on process ids where it says none.
+const PID_MAX: u64 = 32_768;
+
+pub(super) fn machine() -> io::Result<Machine> {
+    let processors = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    let memory = fs::read_to_string("/proc/meminfo")?;
+    Ok(Machine {
+        processors: count(processors.trim()).ok_or_else(|| wrong("/sys/devices/system/cpu/online"))?,
+        memory: field(&memory, "MemTotal").ok_or_else(|| wrong("/proc/meminfo"))?,
+        huge_pages: huge_pages(),
+    })
+}
+
+pub(super) fn load() -> io::Result<Load> {
+    let memory = available(&fs::read_to_string("/proc/meminfo")?).ok_or_else(|| wrong("/proc/meminfo"))?;
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let most = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
+    let capacity = most.into_iter().flatten().min().unwrap_or(PID_MAX);
+    let running = running(&fs::read_to_string("/proc/loadavg")?).ok_or_else(|| wrong("/proc/loadavg"))?;
+    Ok(Load { memory, pids: Some(Available { capacity, available: capacity.saturating_sub(running) }) })
+}
+
+fn wrong(path: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{path} has another form than expected"))
+}
+
+/// Members of a list such as `0-3,8`.
+fn count(list: &str) -> Option<u32> {
+    let of = |part: &str| -> Option<u32> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
+    };
+    list.split(',').map(of).try_fold(0u32, |sum, n| sum.checked_add(n?))
+}
+
+/// A line of /proc/meminfo, in bytes.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What is free, and what file cache would give back at once: the complement of cAdvisor's working set of the root.
+fn available(meminfo: &str) -> Option<Available> {
+    let capacity = field(meminfo, "MemTotal")?;
+    let available = field(meminfo, "MemFree")?.saturating_add(field(meminfo, "Inactive(file)")?);
+    Some(Available { capacity, available: available.min(capacity) })
+}
+
+/// Processes and threads: the number after the slash in /proc/loadavg.
+fn running(loadavg: &str) -> Option<u64> {
+    loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+fn huge_pages() -> BTreeMap<u64, u64> {
+    let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return BTreeMap::new() };
+    let of = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let size = entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()?;
+        let number = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+        Some((size.checked_mul(1024)?, number))
+    };
+    sizes.filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_processors_memory_and_process_ids() {
+        let machine = machine().unwrap();
+        assert!(machine.processors >= 1 && machine.memory > 64 << 20, "{machine:?}");
+        let load = load().unwrap();
+        assert_eq!(load.memory.capacity, machine.memory);
+        assert!(load.memory.available > 0 && load.memory.available < load.memory.capacity, "{load:?}");
+        let pids = load.pids.unwrap();
+        assert!(pids.available > 0 && pids.available < pids.capacity, "{load:?}");
+    }
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        for (list, want) in [("0", Some(1)), ("0-3", Some(4)), ("0-3,8,10-11", Some(7)), ("", None), ("3-0", None), ("x", None)] {
+            assert_eq!(count(list), want, "{list}");
+        }
+    }
+
+    #[test]
+    fn memory_and_processes_are_read_from_the_kernels_texts() {
+        let text = "MemTotal:        8000 kB\nMemFree:         1000 kB\nActive(file):     500 kB\nInactive(file):   250 kB\n";
+        assert_eq!(available(text), Some(Available { capacity: 8000 << 10, available: 1250 << 10 }));
+        assert_eq!(available("MemTotal: 8000 kB\n"), None);
+        assert_eq!(running("0.20 0.18 0.12 1/345 11206\n"), Some(345));
+        assert_eq!(running("0.20"), None);
+    }
+}

@@ -1,0 +1,224 @@
+//! The loop: observes signals and usage, and has images removed or a pod ended.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use cluster::EventType;
+use cri::labels::{CONTAINER_NAME, POD_UID};
+use cri::v1;
+use host::{Available, HostError, HostRoot, Load, PodPath, Space};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use thiserror_ext::AsReport as _;
+use tokio::sync::watch;
+
+use super::plan::{self, Observations, State};
+use super::rank::{self, Candidate, ContainerUse, PodUse};
+use super::{Eviction, Pressure, Signal, Threshold};
+use crate::agent::Agent;
+use crate::image_gc::Collector;
+use crate::pod::{Event, Evicted};
+use crate::volumes::PodDirs;
+use crate::worker::Note;
+
+/// The eviction manager of a node.
+pub(crate) struct Manager {
+    pub agent: Arc<Agent>,
+    pub config: Eviction,
+    pub collector: Arc<Collector>,
+    /// The node is the machine that we run on, whose load counts; else pods alone use the memory that the node declares.
+    pub is_machine: bool,
+    /// What the Node's conditions say.
+    pub pressures: watch::Sender<BTreeSet<Pressure>>,
+}
+
+/// Usage of the runtime's containers by pod UID.
+type Uses = BTreeMap<String, PodUse>;
+
+impl Manager {
+    /// Looks again and again, for ever.
+    pub(crate) async fn keep(self) {
+        let mut state = State::default();
+        let mut evicting = BTreeSet::new();
+        loop {
+            if let Err(error) = self.pass(&mut state, &mut evicting).await {
+                tracing::warn!(error = %error.as_report(), "cannot see how much of the node's resources is left; trying again");
+            }
+            tokio::time::sleep(self.config.interval).await;
+        }
+    }
+
+    async fn pass(&self, state: &mut State, evicting: &mut BTreeSet<String>) -> Result<(), cri::Error> {
+        let pods: Vec<(String, Arc<Pod>)> = self.agent.admitted().iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect();
+        // One that has ended holds nothing any more.
+        evicting.retain(|uid| pods.iter().any(|(known, _)| known == uid));
+        if self.config.thresholds.is_empty() && !pods.iter().any(|(_, pod)| rank::has_limits(pod)) {
+            return Ok(());
+        }
+        let uses = self.uses().await?;
+        let (seen, dedicated) = self.observe(&uses).await;
+        let due = plan::observe(&self.config, state, &seen, Timestamp::now());
+        self.pressures.send_if_modified(|old| {
+            let changed = *old != state.pressures;
+            old.clone_from(&state.pressures);
+            changed
+        });
+        let active: Vec<(String, Arc<Pod>)> = pods.into_iter().filter(|(uid, _)| !evicting.contains(uid)).collect();
+        let over = self.candidates(&active, &uses, |pod| rank::has_limits(pod)).await;
+        let over: Vec<_> = over.iter().filter_map(|c| Some((c.uid.clone(), rank::over_limit(c, dedicated)?))).collect();
+        if !over.is_empty() {
+            over.into_iter().for_each(|(uid, evicted)| self.evict(evicting, uid, evicted));
+            return Ok(());
+        }
+        let Some(threshold) = due.first() else { return Ok(()) };
+        // What ends already may be enough.
+        if !evicting.is_empty() {
+            return Ok(());
+        }
+        self.event("EvictionThresholdMet", format!("Attempting to reclaim {}", threshold.signal.resource()));
+        if self.reclaim(threshold, dedicated).await && !plan::is_short(&self.config, &self.observe(&self.uses().await?).await.0) {
+            return Ok(());
+        }
+        let mut candidates = self.candidates(&active, &uses, |_| threshold.signal.pressure() == Pressure::Disk).await;
+        if threshold.signal == Signal::Pids {
+            self.add_pids(&mut candidates).await;
+        }
+        rank::rank(&mut candidates, threshold.signal, dedicated);
+        match rank::choose(&candidates, threshold, &seen, &self.config) {
+            Some((uid, evicted)) => self.evict(evicting, uid, evicted),
+            None => tracing::warn!(signal = threshold.signal.name(), "the node is short of a resource, and no pod can be evicted: all are critical"),
+        }
+        Ok(())
+    }
+
+    fn evict(&self, evicting: &mut BTreeSet<String>, uid: String, evicted: Evicted) {
+        tracing::warn!(pod = uid, "evicting a pod: {}", evicted.message.trim_end());
+        self.agent.workers.tell(&uid, Note::Done(Event::Evicted(evicted)));
+        evicting.insert(uid);
+    }
+
+    fn event(&self, reason: &str, message: String) {
+        let node = Some(self.agent.side.node_name.clone());
+        let about = ObjectReference { kind: Some("Node".into()), name: node.clone(), uid: node, ..ObjectReference::default() };
+        self.agent.recorder.event(&about, EventType::Warning, reason, None, message);
+    }
+
+    /// What containers take, as the runtime measures it.
+    async fn uses(&self) -> Result<Uses, cri::Error> {
+        let value = |v: &Option<v1::UInt64Value>| v.as_ref().map_or(0, |v| v.value);
+        let mut uses = Uses::new();
+        for stats in self.agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }).await? {
+            let labels: HashMap<String, String> = stats.attributes.map(|a| a.labels).unwrap_or_default();
+            let Some(uid) = labels.get(POD_UID) else { continue };
+            let layer = stats.writable_layer.unwrap_or_default();
+            let container = ContainerUse {
+                name: labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),
+                memory: stats.memory.map_or(0, |m| value(&m.working_set_bytes)),
+                rootfs: value(&layer.used_bytes),
+                rootfs_inodes: value(&layer.inodes_used),
+                logs: 0,
+            };
+            uses.entry(uid.clone()).or_default().containers.push(container);
+        }
+        Ok(uses)
+    }
+
+    /// The signals, and whether images have a file system of their own.
+    async fn observe(&self, uses: &Uses) -> (Observations, bool) {
+        let mut seen = Observations::new();
+        if self.is_machine {
+            match Load::read() {
+                Ok(load) => {
+                    seen.insert(Signal::Memory, load.memory);
+                    seen.extend(load.pids.map(|pids| (Signal::Pids, pids)));
+                }
+                Err(error) => tracing::warn!(%error, "the machine's load cannot be read"),
+            }
+        } else {
+            let capacity = self.agent.side.capacity.memory_bytes;
+            let used = uses.values().flat_map(|u| &u.containers).map(|c| c.memory).fold(0, u64::saturating_add);
+            seen.insert(Signal::Memory, Available { capacity, available: capacity.saturating_sub(used) });
+        }
+        let nodefs = self.agent.root.space(&self.agent.dir).ok();
+        add(&mut seen, nodefs, Signal::Nodefs, Signal::NodefsInodes);
+        let imagefs = self.collector.space().await.ok();
+        add(&mut seen, imagefs, Signal::Imagefs, Signal::ImagefsInodes);
+        let size = |space: Option<Space>| space.map(|s| (s.capacity, s.inodes));
+        (seen, imagefs.is_some() && size(imagefs) != size(nodefs))
+    }
+
+    /// Gives back what no pod has to end for. Returns whether there was anything to try.
+    async fn reclaim(&self, threshold: &Threshold, dedicated_imagefs: bool) -> bool {
+        let on_images = match threshold.signal {
+            Signal::Imagefs | Signal::ImagefsInodes => true,
+            Signal::Nodefs | Signal::NodefsInodes => !dedicated_imagefs,
+            Signal::Memory | Signal::Pids => false,
+        };
+        if on_images && let Err(error) = self.collector.remove_unused().await {
+            tracing::warn!(error = %error.as_report(), "cannot remove unused images");
+        }
+        on_images
+    }
+
+    /// Pods with what they take; their files are measured for those of which `measured` says so.
+    async fn candidates(&self, pods: &[(String, Arc<Pod>)], uses: &Uses, measured: impl Fn(&Pod) -> bool) -> Vec<Candidate> {
+        let mut out = Vec::new();
+        for (uid, pod) in pods {
+            let mut usage = uses.get(uid).cloned();
+            if let Some(known) = usage.take_if(|_| measured(pod)) {
+                let (root, dir, of) = (self.agent.root.clone(), self.agent.dir.clone(), pod.clone());
+                let filled = tokio::task::spawn_blocking(move || with_files(&root, &dir, &of, known.clone()).unwrap_or_else(|error| {
+                    tracing::warn!(pod = %crate::agent::key(&of), error = %error.as_report(), "a pod's files cannot be measured");
+                    known
+                }));
+                usage = filled.await.ok();
+            }
+            let is_static = self.agent.statics.holds(uid);
+            out.push(Candidate { uid: uid.clone(), pod: pod.clone(), is_static, usage });
+        }
+        out
+    }
+
+    /// Adds the numbers of processes, which the runtime counts by sandbox.
+    async fn add_pids(&self, candidates: &mut [Candidate]) {
+        let Ok(all) = self.agent.cri.list_pod_sandbox_stats(v1::ListPodSandboxStatsRequest { filter: None }).await else { return };
+        for stats in all {
+            let uid = stats.attributes.as_ref().and_then(|a| a.labels.get(POD_UID)).cloned().unwrap_or_default();
+            let count = stats.linux.and_then(|l| l.process?.process_count).map_or(0, |v| v.value);
+            if let Some(usage) = candidates.iter_mut().find(|c| c.uid == uid).and_then(|c| c.usage.as_mut()) {
+                usage.pids = count;
+            }
+        }
+    }
+}
+
+fn add(seen: &mut Observations, space: Option<Space>, bytes: Signal, inodes: Signal) {
+    let Some(space) = space.filter(|space| space.capacity > 0) else { return };
+    seen.insert(bytes, Available { capacity: space.capacity, available: space.available });
+    if space.inodes > 0 {
+        seen.insert(inodes, Available { capacity: space.inodes, available: space.inodes_free });
+    }
+}
+
+/// Adds what the pod's volumes, logs and other files take.
+fn with_files(root: &HostRoot, agent_dir: &PodPath, pod: &Pod, mut used: PodUse) -> Result<PodUse, HostError> {
+    let dirs = PodDirs::new(root, agent_dir, pod)?;
+    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+        let Some(source) = &volume.empty_dir else { continue };
+        let usage = root.usage(&dirs.empty_dir(&volume.name)?)?;
+        used.empty_dirs.insert(volume.name.clone(), usage.bytes);
+        if source.medium.as_deref().is_none_or(str::is_empty) {
+            used.local = used.local.saturating_add(usage.bytes);
+            used.local_inodes = used.local_inodes.saturating_add(usage.inodes);
+        }
+    }
+    for container in &mut used.containers {
+        let usage = root.usage(&dirs.logs.join(&container.name)?)?;
+        container.logs = usage.bytes;
+        used.local_inodes = used.local_inodes.saturating_add(usage.inodes);
+    }
+    let own = root.usage(&dirs.pod.join("containers")?)?;
+    used.local = used.local.saturating_add(own.bytes);
+    used.local_inodes = used.local_inodes.saturating_add(own.inodes);
+    Ok(used)
+}
