@@ -303,6 +303,12 @@ pub(crate) fn mount(os: NodeOs, inside: &str, host: &PodPath, readonly: bool) ->
     v1::Mount { container_path: container_path(os, inside), host_path: host.to_string(), readonly, ..Default::default() }
 }
 
+/// The mount of an image, which containers can only read.
+pub(crate) fn image_mount(os: NodeOs, inside: &str, image: &v1::ImageSpec) -> v1::Mount {
+    let image = Some(image.clone());
+    v1::Mount { container_path: container_path(os, inside), image, readonly: true, ..Default::default() }
+}
+
 fn who(pod: &Pod, c: &Container) -> String {
     let m = &pod.metadata;
     format!("(pod: \"{}_{}({})\", container: {})", text(&m.name), text(&m.namespace), text(&m.uid), c.name)

@@ -85,6 +85,8 @@ fn to_free(space: Space, policy: &ImageCollection) -> Option<(u64, u64)> {
 pub(crate) struct Collector {
     /// What is known of the images.
     pub known: Mutex<Known>,
+    /// Images that the node's pods have as volumes.
+    pub volumes: Box<dyn Fn() -> BTreeSet<String> + Send + Sync>,
     pub client: cri::Client,
     pub root: Arc<HostRoot>,
     pub policy: ImageCollection,
@@ -131,7 +133,13 @@ impl Collector {
         let images = self.client.list_images(v1::ListImagesRequest { filter: None }).await?;
         let containers = self.client.list_containers(v1::ListContainersRequest::default()).await?;
         let names = |c: v1::Container| [c.image_ref, c.image_id, c.image.unwrap_or_default().image];
-        let used = containers.into_iter().flat_map(names).filter(|name| !name.is_empty()).collect();
+        let mut used: BTreeSet<String> = containers.into_iter().flat_map(names).filter(|name| !name.is_empty()).collect();
+        // Containers do not name the images that they mount.
+        for reference in (self.volumes)() {
+            let image = Some(v1::ImageSpec { image: reference, ..Default::default() });
+            let found = self.client.image_status(v1::ImageStatusRequest { image, verbose: false }).await?;
+            used.extend(found.image.map(|image| image.id));
+        }
         self.known().update(&images, &used, now);
         Ok(())
     }

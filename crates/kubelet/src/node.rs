@@ -101,7 +101,14 @@ impl NodeFacts {
     }
 
     /// The agent's part of the status as it should read; times of conditions come from `old` where they still hold.
-    pub(crate) fn status(&self, health: &RuntimeHealth, images: &[v1::Image], pressures: &BTreeSet<Pressure>, old: &NodeStatus, now: Timestamp) -> Value {
+    pub(crate) fn status(
+        &self,
+        health: &RuntimeHealth,
+        images: &[v1::Image],
+        pressures: &BTreeSet<Pressure>,
+        old: &NodeStatus,
+        now: Timestamp,
+    ) -> Value {
         let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
         let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
@@ -573,9 +580,17 @@ mod tests {
             let of = |c: &Value| format!("{}={} {}", c["type"].as_str().unwrap(), c["status"].as_str().unwrap(), c["reason"].as_str().unwrap());
             status["conditions"].as_array().unwrap()[..3].iter().map(of).collect::<Vec<_>>()
         };
-        let none = ["MemoryPressure=False KubeletHasSufficientMemory", "DiskPressure=False KubeletHasNoDiskPressure", "PIDPressure=False KubeletHasSufficientPID"];
+        let none = [
+            "MemoryPressure=False KubeletHasSufficientMemory",
+            "DiskPressure=False KubeletHasNoDiskPressure",
+            "PIDPressure=False KubeletHasSufficientPID",
+        ];
         assert_eq!(shown(&[]), none);
-        let all = ["MemoryPressure=True KubeletHasInsufficientMemory", "DiskPressure=True KubeletHasDiskPressure", "PIDPressure=True KubeletHasInsufficientPID"];
+        let all = [
+            "MemoryPressure=True KubeletHasInsufficientMemory",
+            "DiskPressure=True KubeletHasDiskPressure",
+            "PIDPressure=True KubeletHasInsufficientPID",
+        ];
         assert_eq!(shown(&[Pressure::Memory, Pressure::Disk, Pressure::Pid]), all);
     }
 

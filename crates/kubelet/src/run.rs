@@ -226,6 +226,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
     let collector = Arc::new(Collector {
         known: Mutex::default(),
+        volumes: image_volumes(agent.clone()),
         client: agent.cri.clone(),
         root: agent.root.clone(),
         policy: config.images,
@@ -243,6 +244,15 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     follow_statics(config, &agent, tasks);
     tasks.spawn(forever(take_pods(agent.clone(), ground.changes, ground.steps)));
     agent
+}
+
+/// Lists the images that admitted pods have as volumes.
+fn image_volumes(agent: Arc<Agent>) -> Box<dyn Fn() -> BTreeSet<String> + Send + Sync> {
+    Box::new(move || {
+        let pods: Vec<_> = agent.admitted().values().cloned().collect();
+        let volumes = pods.iter().flat_map(|pod| pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()));
+        volumes.filter_map(|v| v.image.as_ref()?.reference.clone()).collect()
+    })
 }
 
 /// Static pods and their mirrors.

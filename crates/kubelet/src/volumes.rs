@@ -36,7 +36,7 @@ pub(crate) enum VolumeError {
     #[error(transparent)]
     Content(#[from] ContentError),
     #[error(
-        "volumes of type {0} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, secret, configMap, downwardAPI and projected"
+        "volumes of type {0} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, secret, configMap, downwardAPI, projected and, on Linux, image"
     )]
     Unsupported(String),
     #[error("hostPath type check failed: {path} is not a {expected}")]
@@ -100,6 +100,10 @@ fn plugin(volume: &Volume) -> Option<&'static str> {
 pub(crate) fn set_up(root: &HostRoot, dirs: &PodDirs, pod: &Pod, content: &Content<'_>) -> Result<BTreeMap<String, PodPath>, SetUpError> {
     let mut out = BTreeMap::new();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+        // The runtime mounts it.
+        if volume.image.is_some() && !root.os().is_windows() {
+            continue;
+        }
         let (name, path) = match content.claims.get(&volume.name).filter(|_| volume.host_path.is_none()) {
             // Messages name the persistent volume, as upstream's.
             Some(claimed) => (&claimed.volume, check_host_path(root, &claimed.source)),

@@ -3,6 +3,8 @@
 mod common;
 #[path = "agent/eviction.rs"]
 mod eviction;
+#[path = "agent/image_volumes.rs"]
+mod image_volumes;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/static_pods.rs"]

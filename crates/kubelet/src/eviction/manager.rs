@@ -167,10 +167,12 @@ impl Manager {
             let mut usage = uses.get(uid).cloned();
             if let Some(known) = usage.take_if(|_| measured(pod)) {
                 let (root, dir, of) = (self.agent.root.clone(), self.agent.dir.clone(), pod.clone());
-                let filled = tokio::task::spawn_blocking(move || with_files(&root, &dir, &of, known.clone()).unwrap_or_else(|error| {
-                    tracing::warn!(pod = %crate::agent::key(&of), error = %error.as_report(), "a pod's files cannot be measured");
-                    known
-                }));
+                let filled = tokio::task::spawn_blocking(move || {
+                    with_files(&root, &dir, &of, known.clone()).unwrap_or_else(|error| {
+                        tracing::warn!(pod = %crate::agent::key(&of), error = %error.as_report(), "a pod's files cannot be measured");
+                        known
+                    })
+                });
                 usage = filled.await.ok();
             }
             let is_static = self.agent.statics.holds(uid);

@@ -31,7 +31,8 @@ fn seen(list: &[(Signal, u64, u64)]) -> Observations {
 
 #[test]
 fn thresholds_are_read_as_upstream_writes_them() {
-    let all = config(&[("memory.available", "100Mi"), ("nodefs.available", "10%")], &[("memory.available", "1Gi")], 90, &[("memory.available", "50Mi")]);
+    let all =
+        config(&[("memory.available", "100Mi"), ("nodefs.available", "10%")], &[("memory.available", "1Gi")], 90, &[("memory.available", "50Mi")]);
     assert_eq!(all.thresholds.len(), 3);
     assert_eq!((all.kept_free(Signal::Memory, 8 << 30), all.kept_free(Signal::Nodefs, 1000)), (100 * MI, 100));
     assert_eq!(all.kept_free(Signal::Pids, 1000), 0);
@@ -120,7 +121,8 @@ fn requesting(memory: &str, priority: i32) -> Arc<Pod> {
 }
 
 fn candidate(uid: &str, pod: Arc<Pod>, memory: Option<u64>) -> Candidate {
-    let used = |mi: u64| PodUse { containers: vec![ContainerUse { name: "c".into(), memory: mi * MI, ..ContainerUse::default() }], ..PodUse::default() };
+    let used =
+        |mi: u64| PodUse { containers: vec![ContainerUse { name: "c".into(), memory: mi * MI, ..ContainerUse::default() }], ..PodUse::default() };
     Candidate { uid: uid.into(), pod, is_static: false, usage: memory.map(used) }
 }
 
@@ -140,10 +142,7 @@ fn pods_rank_by_excess_then_priority_then_use() {
         candidate("unknown", requesting("1Gi", 1000), None),
         candidate("unknown-cheap", requesting("1Gi", 0), None),
     ];
-    assert_eq!(
-        order(all, Signal::Memory, false),
-        ["unknown-cheap", "unknown", "far-over", "over", "best-effort", "important-over", "within"]
-    );
+    assert_eq!(order(all, Signal::Memory, false), ["unknown-cheap", "unknown", "far-over", "over", "best-effort", "important-over", "within"]);
 }
 
 #[test]
@@ -226,7 +225,8 @@ fn limits_of_local_storage_hold() {
 
 #[test]
 fn a_node_that_is_short_of_something_refuses_pods() {
-    let of = |spec: Value, is_static: bool, pressures: &[Pressure]| admit(&pod(spec), is_static, &pressures.iter().copied().collect()).map(|r| r.message);
+    let of =
+        |spec: Value, is_static: bool, pressures: &[Pressure]| admit(&pod(spec), is_static, &pressures.iter().copied().collect()).map(|r| r.message);
     let requested = || json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"memory": "1Mi"}}}]});
     let tolerates = || json!({"tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
     let refused = |text: &str| Some(format!("The node had condition: [{text}]. "));

@@ -34,8 +34,8 @@ pub(crate) enum Action {
     ReportNetwork { sandbox: String, problem: String },
     /// Find or pull the image of a container.
     EnsureImage { container: String },
-    /// Say that the next pull of a container's image waits.
-    BackOffPull { container: String },
+    /// Say that the next pull of a container's image, or of `image` for one of its volumes, waits.
+    BackOffPull { container: String, image: Option<String> },
     /// Say that the next run of a container, which ended as `id`, waits.
     BackOffRestart { container: String, id: String },
     /// Create and start a container.
@@ -138,7 +138,7 @@ impl fmt::Display for Action {
             Action::StopSandbox { id } => write!(f, "stop sandbox {id}"),
             Action::ReportNetwork { sandbox, problem } => write!(f, "report the network of sandbox {sandbox}: {problem}"),
             Action::EnsureImage { container } => write!(f, "get image of {container}"),
-            Action::BackOffPull { container } => write!(f, "wait before pulling the image of {container} again"),
+            Action::BackOffPull { container, .. } => write!(f, "wait before pulling the image of {container} again"),
             Action::BackOffRestart { container, id } => write!(f, "wait before restarting {container} ({id})"),
             Action::Start(start) => write!(f, "start {}, restart {}", start.container, start.restarts),
             Action::PostStart { id, container } => write!(f, "run postStart of {container} ({id})"),

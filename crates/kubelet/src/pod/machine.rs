@@ -10,8 +10,8 @@ use kube_rules::Refusal;
 use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
-    Action, Attempt, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending, Record, Retry,
-    SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
+    Action, Attempt, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending,
+    Record, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
 };
 use crate::probes;
 
@@ -37,6 +37,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Failed {
     pub reason: WaitingReason,
     pub message: String,
+    /// The image that is missing, where it is not the container's own but that of a volume.
+    pub image: Option<String>,
 }
 
 /// What happened to a pod.
@@ -417,8 +419,8 @@ impl PodState {
         };
         let state = match result {
             Ok(reference) => ImageState::Present(reference),
-            Err(Failed { reason, message }) => {
-                ImageState::Failed(Failure { reason, message, failed_at: now, retry: Retry::after(before, now, PULL_WAITS) })
+            Err(Failed { reason, message, image }) => {
+                ImageState::Failed(Failure { reason, message, image, failed_at: now, retry: Retry::after(before, now, PULL_WAITS) })
             }
         };
         self.memory.images.insert(container, state);
@@ -437,9 +439,9 @@ impl PodState {
                 self.memory.hooks.insert(id.clone(), Hook::Running);
                 vec![Action::PostStart { id, container }]
             }
-            Err(Failed { reason, message }) => {
+            Err(Failed { reason, message, image }) => {
                 let retry = Retry::after(before, now, (self.failed_start, self.failed_start));
-                self.memory.failures.insert(container, Failure { reason, message, failed_at: now, retry });
+                self.memory.failures.insert(container, Failure { reason, message, image, failed_at: now, retry });
                 Vec::new()
             }
         }
@@ -531,7 +533,7 @@ impl PodState {
                 };
                 self.memory.images.insert(container.clone(), ImageState::Getting(before));
             }
-            Action::BackOffPull { container } => self.back_off_pull(container),
+            Action::BackOffPull { container, .. } => self.back_off_pull(container),
             Action::BackOffRestart { id, .. } => drop(self.memory.announced.insert(id.clone())),
             Action::Update(update) => {
                 self.memory.resize.updating = Some(update.id.clone());
@@ -559,8 +561,9 @@ impl PodState {
 
     /// A failed pull becomes a back-off, with what failed in its message.
     fn back_off_pull(&mut self, container: &str) {
-        let image = self.spec_of(container).and_then(|c| c.image).unwrap_or_default();
+        let own = self.spec_of(container).and_then(|c| c.image).unwrap_or_default();
         if let Some(ImageState::Failed(failure)) = self.memory.images.get_mut(container) {
+            let image = failure.image.as_ref().unwrap_or(&own);
             failure.reason = WaitingReason::ImagePullBackOff;
             failure.message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
         }

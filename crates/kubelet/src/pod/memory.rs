@@ -154,6 +154,8 @@ impl fmt::Display for WaitingReason {
 pub(crate) struct Failure {
     pub reason: WaitingReason,
     pub message: String,
+    /// The image that is missing, where it is not the container's own but that of a volume.
+    pub image: Option<String>,
     pub failed_at: Timestamp,
     pub retry: Retry,
 }

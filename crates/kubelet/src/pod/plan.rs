@@ -326,7 +326,7 @@ impl Plan<'_> {
                     if f.reason == WaitingReason::ErrImagePull && notice > i.now {
                         self.wake_at(notice);
                     } else if f.reason == WaitingReason::ErrImagePull {
-                        self.actions.push(Action::BackOffPull { container: c.name.clone() });
+                        self.actions.push(Action::BackOffPull { container: c.name.clone(), image: f.image.clone() });
                     }
                 } else {
                     self.actions.push(Action::EnsureImage { container: c.name.clone() });

@@ -21,7 +21,7 @@ struct World {
 }
 
 fn failure(reason: WaitingReason, message: &str, retry: Retry) -> Failure {
-    Failure { reason, message: message.into(), failed_at: t(95), retry }
+    Failure { reason, message: message.into(), image: None, failed_at: t(95), retry }
 }
 
 impl World {

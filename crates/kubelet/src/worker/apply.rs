@@ -50,8 +50,8 @@ impl Worker {
                 None
             }
             Action::EnsureImage { container } => self.ensure_image(container),
-            Action::BackOffPull { container } => {
-                image::back_off(&self.site(), &container);
+            Action::BackOffPull { container, image } => {
+                image::back_off(&self.site(), &container, image);
                 None
             }
             Action::BackOffRestart { container, .. } => {

@@ -95,6 +95,10 @@ pub(super) enum ConfigError {
     Source(#[from] SourceError),
     #[error(transparent)]
     Env(#[from] EnvError),
+    #[error("cannot mount a sub-path of the image volume {volume:?}: the node agent's runtime interface has none; mount the whole image")]
+    ImageSubPath { volume: String },
+    #[error("image {image:?} of volume {volume:?} is not on the node any more")]
+    ImageMissing { volume: String, image: String },
     #[error("volume {volume:?} of a volumeMount is not among the pod's volumes")]
     VolumeMissing { volume: String },
     #[error("subPathExpr {expression:?} names the variable {variable:?}, which is not set")]

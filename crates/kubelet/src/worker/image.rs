@@ -2,7 +2,7 @@
 
 use cluster::EventType;
 use cri::v1;
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 use thiserror_ext::AsReport as _;
 
 use super::site::Site;
@@ -11,17 +11,34 @@ use crate::images::{self, ImageError, Policy, Ready};
 use crate::pod::{Failed, WaitingReason};
 use crate::sources::{Fetched, Kind};
 
-/// Finds or pulls the image of `container`, and says so in events. Returns the image's reference.
+/// The images that a container mounts, by the volume's name.
+pub(super) fn volumes_of<'a>(pod: &'a Pod, container: &'a Container) -> impl Iterator<Item = (&'a str, &'a ImageVolumeSource)> {
+    let mounted = |name: &str| container.volume_mounts.iter().flatten().any(|m| m.name == name);
+    let all = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    all.filter_map(|v| Some((v.name.as_str(), v.image.as_ref()?))).filter(move |(name, _)| mounted(name))
+}
+
+/// Finds or pulls the image of `container` and those that it mounts, and says so in events. Returns the reference of its own.
 pub(super) async fn ensure(site: &Site, container: &Container, sandbox: v1::PodSandboxConfig) -> Result<String, Failed> {
-    let name = Some(container.name.as_str());
-    let image = container.image.clone().unwrap_or_default();
-    let policy = Policy::of(container.image_pull_policy.as_deref(), &image);
-    let pulled = match site.agent.images.present(&image, policy).await {
+    let name = container.name.as_str();
+    let own = container.image.clone().unwrap_or_default();
+    let reference = ensure_one(site, name, &own, container.image_pull_policy.as_deref(), &sandbox).await?;
+    for (_, source) in volumes_of(&site.pod, container) {
+        let image = source.reference.clone().unwrap_or_default();
+        let ensured = ensure_one(site, name, &image, source.pull_policy.as_deref(), &sandbox).await;
+        ensured.map_err(|failed| Failed { image: Some(image), ..failed })?;
+    }
+    Ok(reference)
+}
+
+async fn ensure_one(site: &Site, container: &str, image: &str, policy: Option<&str>, sandbox: &v1::PodSandboxConfig) -> Result<String, Failed> {
+    let name = Some(container);
+    let pulled = match site.agent.images.present(image, Policy::of(policy, image)).await {
         Ok(Some(reference)) => {
             site.event(name, EventType::Normal, "Pulled", format!("Container image {image:?} already present on machine"));
             return Ok(reference);
         }
-        Ok(None) => pull(site, container, &image, sandbox).await,
+        Ok(None) => pull(site, container, image, sandbox.clone()).await,
         Err(error) => Err(error),
     };
     match pulled {
@@ -40,13 +57,13 @@ pub(super) async fn ensure(site: &Site, container: &Container, sandbox: v1::PodS
         Err(error) => {
             site.event(name, EventType::Warning, error.event_reason(), error.to_report_string());
             site.event(name, EventType::Warning, "Failed", format!("Error: {}", error.reason()));
-            Err(Failed { reason: error.reason(), message: error.message() })
+            Err(Failed { reason: error.reason(), message: error.message(), image: None })
         }
     }
 }
 
-async fn pull(site: &Site, container: &Container, image: &str, sandbox: v1::PodSandboxConfig) -> Result<Ready, ImageError> {
-    let name = Some(container.name.as_str());
+async fn pull(site: &Site, container: &str, image: &str, sandbox: v1::PodSandboxConfig) -> Result<Ready, ImageError> {
+    let name = Some(container);
     site.event(name, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
     let auth = credentials(site, image).await;
     let say = |message| site.event(name, EventType::Normal, "Pulling", message);
@@ -76,8 +93,8 @@ async fn credentials(site: &Site, image: &str) -> Vec<v1::AuthConfig> {
 }
 
 /// The events of a pull that waits.
-pub(super) fn back_off(site: &Site, container: &str) {
-    let image = crate::pod::spec_of(&site.pod, container).and_then(|c| c.image).unwrap_or_default();
+pub(super) fn back_off(site: &Site, container: &str, of_volume: Option<String>) {
+    let image = of_volume.or_else(|| crate::pod::spec_of(&site.pod, container)?.image).unwrap_or_default();
     site.event(Some(container), EventType::Normal, "BackOff", format!("Back-off pulling image {image:?}"));
     site.event(Some(container), EventType::Warning, "Failed", format!("Error: {}", WaitingReason::ImagePullBackOff));
 }

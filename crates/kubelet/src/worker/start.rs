@@ -1,5 +1,6 @@
 //! Creating and starting a container.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cluster::EventType;
@@ -10,7 +11,7 @@ use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
 use super::errors::{ConfigError, HookError, StartError};
-use super::{Note, Worker, hosts};
+use super::{Note, Worker, hosts, image};
 use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::env::{self, Input};
 use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
@@ -32,12 +33,12 @@ impl Worker {
         let container = start.container.clone();
         let Some(spec) = self.state.spec_of(&container) else {
             let message = "the pod has no such container any more".to_owned();
-            return Event::Started { container, result: Err(Failed { reason: WaitingReason::CreateContainerError, message }) };
+            return Event::Started { container, result: Err(Failed { reason: WaitingReason::CreateContainerError, message, image: None }) };
         };
         let result = self.create_and_start(&spec, start).await.map_err(|error| {
             let message = error.to_report_string();
             self.event(Some(&container), EventType::Warning, "Failed", format!("Error: {message}"));
-            Failed { reason: error.reason(), message }
+            Failed { reason: error.reason(), message, image: None }
         });
         Event::Started { container, result }
     }
@@ -46,12 +47,13 @@ impl Worker {
         let image = c.image.clone().unwrap_or_default();
         let usage = self.agent.images.usage(&image, &start.image).await;
         let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;
+        let images = self.volume_images(c).await?;
         let environment = self.environment(c).await?;
         if !environment.skipped.is_empty() {
             let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
             self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config) = self.configs(c, start.restarts, &usage, environment.vars, start.attempt)?;
+        let (config, sandbox_config) = self.configs(c, &start, &usage, environment.vars, &images)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
         let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
@@ -65,17 +67,18 @@ impl Worker {
     fn configs(
         &self,
         c: &Container,
-        restarts: u32,
+        start: &Start,
         image: &ImageUse,
         env: Vec<(String, String)>,
-        attempt: u32,
+        images: &BTreeMap<String, v1::ImageSpec>,
     ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), ConfigError> {
-        let mounts = self.mounts(c, restarts, &env)?;
+        let restarts = start.restarts;
+        let mounts = self.mounts(c, restarts, &env, images)?;
         let logs = self.dirs.logs.join(&c.name)?;
         self.agent.root.create_dir_all(&logs, 0o755)?;
         let side = ContainerSide { image, restarts, env, mounts, target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;
-        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs);
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs);
         Ok((config, sandbox))
     }
 
@@ -127,11 +130,37 @@ impl Worker {
         Ok(env::environment(&Input { pod: &self.state.pod, container: c, sources: &sources, services: &services, facts: &facts })?)
     }
 
-    fn mounts(&self, c: &Container, restarts: u32, vars: &[(String, String)]) -> Result<Vec<v1::Mount>, ConfigError> {
+    /// The images that a container mounts as volumes, by the volume's name: they are there since its own image is.
+    async fn volume_images(&self, c: &Container) -> Result<BTreeMap<String, v1::ImageSpec>, StartError> {
+        let mut all = BTreeMap::new();
+        for (volume, source) in image::volumes_of(&self.state.pod, c) {
+            let reference = source.reference.clone().unwrap_or_default();
+            let found = self.agent.images.status(&reference).await.map_err(|error| StartError::InspectImage(error.into()))?;
+            let Some(found) = found else { return Err(ConfigError::ImageMissing { volume: volume.to_owned(), image: reference }.into()) };
+            let spec = v1::ImageSpec { image: found.id, user_specified_image: reference, ..Default::default() };
+            all.insert(volume.to_owned(), spec);
+        }
+        Ok(all)
+    }
+
+    fn mounts(
+        &self,
+        c: &Container,
+        restarts: u32,
+        vars: &[(String, String)],
+        images: &BTreeMap<String, v1::ImageSpec>,
+    ) -> Result<Vec<v1::Mount>, ConfigError> {
         let os = self.agent.side.os;
         let all = self.state.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         let mut out = Vec::new();
         for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
+            if let Some(image) = images.get(&m.name) {
+                if !sub_path(m, vars)?.is_empty() {
+                    return Err(ConfigError::ImageSubPath { volume: m.name.clone() });
+                }
+                out.push(cri_config::image_mount(os, &m.mount_path, image));
+                continue;
+            }
             let volume = all.clone().find(|v| v.name == m.name);
             let place = self.places.get(&m.name);
             let (Some(volume), Some(place)) = (volume, place) else {

@@ -295,6 +295,12 @@ service! { RuntimeService {
         let r = r.into_inner();
         let config = r.config.ok_or_else(|| Status::invalid_argument("no config"))?;
         for m in &config.mounts {
+            if let Some(image) = &m.image {
+                if !self.state.lock().unwrap().images.contains(&image.image) {
+                    return Err(no("image", &image.image));
+                }
+                continue;
+            }
             if !self.path(&m.host_path).exists() {
                 return Err(Status::invalid_argument(format!("mount source {} does not exist", m.host_path)));
             }

@@ -414,8 +414,7 @@ fn reserved(kubelet: &KubeletConfiguration) -> Result<kube_rules::Amounts> {
 /// When pods are evicted.
 fn eviction(kubelet: &KubeletConfiguration) -> Result<kubelet::Eviction> {
     let graces = kubelet.eviction_soft_grace_period.iter().map(|(signal, grace)| (signal.clone(), grace.0)).collect();
-    let thresholds =
-        kubelet::Eviction::thresholds(&kubelet.eviction_hard.0, &kubelet.eviction_soft, &graces, &kubelet.eviction_minimum_reclaim)?;
+    let thresholds = kubelet::Eviction::thresholds(&kubelet.eviction_hard.0, &kubelet.eviction_soft, &graces, &kubelet.eviction_minimum_reclaim)?;
     Ok(kubelet::Eviction {
         thresholds,
         transition: kubelet.eviction_pressure_transition_period.0,

@@ -100,7 +100,7 @@ fn seen(containers: &[(&str, State, u32, i64)]) -> Observed {
 }
 
 fn pull_error() -> Event {
-    let failed = Failed { reason: WaitingReason::ErrImagePull, message: "not found".into() };
+    let failed = Failed { reason: WaitingReason::ErrImagePull, message: "not found".into(), image: None };
     Event::Image { container: "c".into(), result: Err(failed) }
 }
 
@@ -184,7 +184,7 @@ fn a_failed_pull_becomes_a_back_off_and_waits_twice_as_long_each_time() {
 fn a_failed_start_waits_and_what_never_ran_is_removed() {
     let mut m = Machine::with_sandbox(json!({}));
     m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) });
-    let failed = Failed { reason: WaitingReason::RunContainerError, message: "no such file".into() };
+    let failed = Failed { reason: WaitingReason::RunContainerError, message: "no such file".into(), image: None };
     assert_eq!(m.on(Event::Started { container: "c".into(), result: Err(failed) }), ["observe"]);
     assert_eq!(m.look(seen(&[("c0", State::Created, 0, 0)])), ["remove container c0"]);
     assert_eq!(m.waiting().0, "RunContainerError");
@@ -230,7 +230,10 @@ fn a_post_start_hook_holds_the_other_containers_and_its_failure_ends_its_own() {
     let out = m.out(Event::Observed { as_of: m.state.version(), seen: Some(seen(&[("c0", State::Running, 0, 0)])) });
     assert_eq!(out.status.unwrap().container_statuses.unwrap()[0].started, Some(false), "not before its hook is done");
     assert_eq!(
-        m.on(Event::Started { container: "d".into(), result: Err(Failed { reason: WaitingReason::RunContainerError, message: String::new() }) }),
+        m.on(Event::Started {
+            container: "d".into(),
+            result: Err(Failed { reason: WaitingReason::RunContainerError, message: String::new(), image: None })
+        }),
         ["observe"]
     );
     m.now = 20;

@@ -132,7 +132,11 @@ impl World {
         assert!(!doubled, "{action} is under way already\n{}", self.log.join("\n"));
         let look = (action == Action::Observe).then(|| (self.state.version(), self.runtime.clone()));
         match action {
-            Action::ReportNetwork { .. } | Action::ReportEviction { .. } | Action::ReportResize(_) | Action::BackOffPull { .. } | Action::BackOffRestart { .. } => {}
+            Action::ReportNetwork { .. }
+            | Action::ReportEviction { .. }
+            | Action::ReportResize(_)
+            | Action::BackOffPull { .. }
+            | Action::BackOffRestart { .. } => {}
             // The worker ends it before it does anything else.
             Action::SaveResources(record) => {
                 let outcome = self.outcome();
@@ -174,7 +178,7 @@ impl World {
             Action::MountVolumes => Event::VolumesMounted(self.outcome()),
             Action::RefreshVolumes => Event::VolumesRefreshed(self.outcome()),
             Action::EnsureImage { container } => {
-                let failed = Failed { reason: WaitingReason::ErrImagePull, message: String::new() };
+                let failed = Failed { reason: WaitingReason::ErrImagePull, message: String::new(), image: None };
                 Event::Image { container, result: if self.fails() { Err(failed) } else { Ok("sha".into()) } }
             }
             Action::PostStart { id, .. } => Event::PostStarted { id, outcome: self.outcome() },
@@ -260,7 +264,7 @@ impl World {
     }
 
     fn start(&mut self, start: &Start) -> Result<String, Failed> {
-        let failed = |reason| Failed { reason, message: String::new() };
+        let failed = |reason| Failed { reason, message: String::new(), image: None };
         let ready = self.runtime.sandboxes.iter().any(|s| s.id == start.sandbox && s.ready);
         if !ready || self.fails() {
             return Err(failed(WaitingReason::CreateContainerError));

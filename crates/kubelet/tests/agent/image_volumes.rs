@@ -1,0 +1,62 @@
+//! Images as volumes: pulled by the agent, mounted by the runtime.
+
+use host::NodeOs;
+use serde_json::{Value, json};
+
+use crate::common::World;
+
+fn spec(reference: &str, mount: Value) -> Value {
+    json!({"volumes": [{"name": "model", "image": {"reference": reference, "pullPolicy": "IfNotPresent"}}],
+        "containers": [{"name": "c", "image": "serve:1", "volumeMounts": [mount]}]})
+}
+
+#[tokio::test]
+async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
+    let mut world = World::new().await;
+    world.os = NodeOs::Linux;
+    let soon = std::time::Duration::from_millis(100);
+    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: std::time::Duration::ZERO, interval: soon };
+    world.runtime.state.lock().unwrap().images.insert("unused:1".into());
+    std::fs::create_dir_all(world.drive().join("etc")).unwrap();
+    world.start_agent();
+    world.pod("web", spec("reg.io/model:1", json!({"name": "model", "mountPath": "/model"}))).await;
+    world.until_running("web").await;
+    let mounts = world.runtime.state.lock().unwrap().named("c").remove(0).config.mounts;
+    let mount = mounts.iter().find(|m| m.container_path == "/model").unwrap();
+    let image = mount.image.clone().unwrap();
+    assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("reg.io/model:1", "reg.io/model:1"));
+    assert!(mount.readonly && mount.host_path.is_empty());
+    world.until_event("Pulling: Pulling image \"reg.io/model:1\"").await;
+    let has = |name: &str| world.runtime.state.lock().unwrap().images.contains(name);
+    world.eventually("the unused image gone", async || !has("unused:1")).await;
+    assert!(has("reg.io/model:1") && has("serve:1"), "both are used");
+
+    // A missing image of a volume keeps its container, and the back-off names it.
+    world.pod("lost", spec("missing:1", json!({"name": "model", "mountPath": "/model"}))).await;
+    let reason = |s: &Value| s["containerStatuses"][0]["state"]["waiting"]["reason"].clone();
+    world.until("lost", "ErrImagePull", |s| reason(s) == "ErrImagePull").await;
+    let status = world.until("lost", "ImagePullBackOff", |s| reason(s) == "ImagePullBackOff").await;
+    let message = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("Back-off pulling image \"missing:1\": ErrImagePull: "), "{message}");
+    world.until_event("BackOff: Back-off pulling image \"missing:1\"").await;
+    world.pod("part", spec("reg.io/model:1", json!({"name": "model", "mountPath": "/model", "subPath": "a"}))).await;
+    let status = world.until("part", "refused", |s| reason(s) == "CreateContainerConfigError").await;
+    let message = &status["containerStatuses"][0]["state"]["waiting"]["message"];
+    assert!(message.as_str().unwrap().starts_with("cannot mount a sub-path of the image volume \"model\""), "{message}");
+}
+
+#[tokio::test]
+async fn a_windows_node_refuses_image_volumes_by_name() {
+    let mut world = World::new().await;
+    world.start_agent();
+    world.pod("web", spec("reg.io/model:1", json!({"name": "model", "mountPath": "C:\\model"}))).await;
+    world
+        .eventually("FailedMount", async || {
+            world
+                .events()
+                .await
+                .iter()
+                .any(|e| e.starts_with("FailedMount: MountVolume.SetUp failed for volume \"model\" : volumes of type image are not supported"))
+        })
+        .await;
+}
