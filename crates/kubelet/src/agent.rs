@@ -22,6 +22,7 @@ use crate::cri_config::NodeSide;
 use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
+use crate::probes::counts::Counts;
 use crate::services;
 use crate::sources::Sources;
 use crate::statics::Statics;
@@ -51,6 +52,8 @@ pub(crate) struct Agent {
     pub sources: Sources,
     pub statics: Arc<Statics>,
     pub tokens: TokenCache,
+    /// How often probes succeeded and failed.
+    pub probes: Arc<Counts>,
     pub statuses: Arc<Statuses>,
     pub health: watch::Receiver<RuntimeHealth>,
     pub workers: Arc<Workers>,

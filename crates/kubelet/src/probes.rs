@@ -3,6 +3,7 @@
 //! One task per container that has probes; it ends with the container. Verdicts go to the pod's
 //! worker only when they change.
 
+pub(crate) mod counts;
 mod grpc;
 mod run;
 
@@ -142,7 +143,7 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
         let mut count = Counter::new(probe, false);
         delay(probe, since).await;
         loop {
-            let verdict = run::attempt(probe, &target).await;
+            let verdict = try_once(Which::Startup, probe, &target).await;
             let settled = count.note(&verdict);
             tell_failure(Which::Startup, verdict, &tell);
             match settled {
@@ -181,6 +182,14 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
     tokio::join!(live, ready);
 }
 
+/// One try, which counts in `/metrics/probes`.
+async fn try_once(which: Which, probe: &Probe, target: &Target) -> Verdict {
+    let began = std::time::Instant::now();
+    let verdict = run::attempt(probe, target).await;
+    target.counts.note(&target.of, which, &verdict, began.elapsed());
+    verdict
+}
+
 /// Says why a try did not succeed.
 fn tell_failure(which: Which, verdict: Verdict, tell: &impl Fn(News)) {
     match verdict {
@@ -203,7 +212,7 @@ async fn each(
     delay(probe, since).await;
     let mut count = Counter::new(probe, initially);
     loop {
-        let verdict = run::attempt(probe, target).await;
+        let verdict = try_once(which, probe, target).await;
         let settled = count.note(&verdict);
         tell_failure(which, verdict, tell);
         if let Some(ok) = settled {

@@ -214,6 +214,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         sources: Sources::new(config.client.clone(), config.api.clone(), waker),
         statics: ground.statics,
         tokens: TokenCache::new(config.client.clone()),
+        probes: Arc::default(),
         statuses: statuses.clone(),
         health: ground.health.clone(),
         workers: workers.clone(),

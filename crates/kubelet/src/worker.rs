@@ -30,6 +30,7 @@ use crate::claims::Claims;
 use crate::eviction;
 use crate::pod::admit::{NodeView, admit};
 use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, State, on};
+use crate::probes::counts::Probed;
 use crate::probes::{self, News, Prober};
 use crate::volumes::PodDirs;
 use kube_rules::Refusal;
@@ -107,6 +108,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     worker.work().await;
     worker.agent.sources.release(&worker.uid);
     worker.agent.tokens.release(&worker.uid);
+    worker.probers.clear();
+    worker.agent.probes.release(&worker.uid);
 }
 
 /// A static pod as an earlier run of the agent left it, where its mirror says so.
@@ -239,8 +242,10 @@ impl Worker {
             Some(left) if left < resync => (left, Event::Tick),
             _ => (resync, Event::Resync),
         };
+        // Notes that only have to be told to people, such as failed probes, do not put it off.
+        let until = tokio::time::Instant::now() + until;
         loop {
-            match tokio::time::timeout(until, self.notes.recv()).await {
+            match tokio::time::timeout_at(until, self.notes.recv()).await {
                 Ok(Some(note)) => {
                     if let Some(event) = self.event_of(note) {
                         return event;
@@ -309,7 +314,17 @@ impl Worker {
     fn target(&self, spec: &Container, id: &str) -> probes::Target {
         let on_host = crate::pod::is_host_network(&self.state.pod);
         let ips = if on_host { self.agent.host_ips.clone() } else { self.state.pod_ips() };
-        probes::Target { pod_ip: ips.first().cloned().unwrap_or_default(), container: spec.clone(), id: id.to_owned(), cri: self.agent.cri.clone() }
+        let meta = &self.state.pod.metadata;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let of = Probed { namespace: text(&meta.namespace), pod: text(&meta.name), uid: self.uid.clone(), container: spec.name.clone() };
+        probes::Target {
+            pod_ip: ips.first().cloned().unwrap_or_default(),
+            container: spec.clone(),
+            id: id.to_owned(),
+            cri: self.agent.cri.clone(),
+            of,
+            counts: self.agent.probes.clone(),
+        }
     }
 
     /// What background work needs of the pod.

@@ -509,6 +509,30 @@ async fn http_server(code: std::sync::Arc<std::sync::atomic::AtomicU16>) -> u16 
 }
 
 #[tokio::test]
+async fn a_probe_that_fails_all_the_time_does_not_hold_up_the_pods_other_work() {
+    let mut world = World::new().await;
+    // Longer than the time between two probes.
+    world.polls = Polls { failed_start: Duration::from_millis(1500), ..no_polls() };
+    let world = started(world).await;
+    let probe = json!({"exec": {"command": ["false"]}, "periodSeconds": 1});
+    let containers = json!([
+        {"name": "unready", "image": "serve:1", "readinessProbe": probe},
+        {"name": "c", "image": "serve:1", "volumeMounts": [{"name": "v", "mountPath": "C:\\v"}]}
+    ]);
+    world.pod("web", json!({"containers": containers, "volumes": [{"name": "v", "hostPath": {"path": "C:\\late"}}]})).await;
+    let c = |s: &serde_json::Value| s["containerStatuses"].as_array().unwrap().iter().find(|c| c["name"] == "c").unwrap().clone();
+    world
+        .until("web", "CreateContainerError", |s| s["containerStatuses"].is_array() && c(s)["state"]["waiting"]["reason"] == "CreateContainerError")
+        .await;
+    world.eventually("a failed probe", async || world.events().await.iter().any(|e| e.starts_with("Unhealthy: Readiness probe failed"))).await;
+    std::fs::create_dir(world.drive().join("late")).unwrap();
+    world.until("web", "running", |s| c(s)["ready"] == true).await;
+    let (code, metrics) = world.get("/metrics/probes", Some(("admin", "system:masters")), None).await;
+    let counted = r#"prober_probe_total{probe_type="Readiness",result="failed",container="unready",pod="web",namespace="default""#;
+    assert!(code == 200 && metrics.contains(counted), "{metrics}");
+}
+
+#[tokio::test]
 async fn readiness_follows_its_probe() {
     let mut world = ready_world().await;
     let code = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(503));

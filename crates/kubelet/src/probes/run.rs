@@ -1,5 +1,6 @@
 //! One try of a probe.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -8,6 +9,7 @@ use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Pro
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
+use super::counts::{Counts, Probed};
 use super::{GetError, ProbeError, Verdict, grpc};
 
 /// Where a container is probed.
@@ -17,6 +19,8 @@ pub(crate) struct Target {
     pub container: Container,
     pub id: String,
     pub cri: cri::Client,
+    pub of: Probed,
+    pub counts: Arc<Counts>,
 }
 
 /// An exec hook may take as long as the grace period lets it.

@@ -67,6 +67,7 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         },
         ["metrics"] => answer_metrics(exposition::encode(&server.metrics, format), format),
+        ["metrics", "probes"] => answer_metrics(exposition::encode(&server.agent.probes.registry, format), format),
         ["metrics", "resource"] => answer_metrics(metrics::resource(server, format).await, format),
         ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
