@@ -103,12 +103,16 @@ async fn sync(context: Arc<Context>) -> anyhow::Result<Next> {
     let lost = |node: &NodeRow| readiness::ready(&node.conditions).is_none() && node.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
     let nodes = context.views.nodes.snapshot().into_iter();
     let out_of_service = nodes.filter(|(_, node)| lost(node)).map(|(key, _)| key.name).collect();
+    let mut refused = Ok(Next::Within(PERIOD));
     for (key, reason) in plan(&pods, &gone, &out_of_service, THRESHOLD) {
         let Some(pod) = context.views.pods.get(&key) else { continue };
         tracing::debug!(pod = %key, ?reason, "removing");
-        remove(&context, &key, &pod, reason).await.with_context(|| format!("removing {key}"))?;
+        // One that cannot be removed (a webhook refuses it) does not keep the others.
+        if let Err(error) = remove(&context, &key, &pod, reason).await {
+            refused = Err(error).with_context(|| format!("removing {key}"));
+        }
     }
-    Ok(Next::Within(PERIOD))
+    refused
 }
 
 /// Nodes that pods name and that have been missing for the whole quarantine.

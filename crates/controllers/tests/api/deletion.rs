@@ -2,6 +2,7 @@
 
 use crate::common::{Cluster, create, deployment, object};
 use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{ConfigMap, Namespace, Node, Pod},
     discovery::v1::EndpointSlice,
@@ -170,6 +171,36 @@ async fn an_owner_in_another_namespace_is_none() {
     let said =
         format!("OwnerRefInvalidNamespace: ownerRef [v1/ConfigMap, namespace: shop, name: parent, uid: {uid}] does not exist in namespace \"shop\"");
     until_async("an event says why", async || cluster.events("shop", "elsewhere").await.contains(&said)).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_may_not_be_collected_does_not_keep_the_others() {
+    let cluster = Cluster::start().await;
+    let pods = cluster.api::<Pod>();
+    // Nothing schedules them: there is no node.
+    for name in ["a", "b"] {
+        let meta = json!({"name": name, "finalizers": ["example.com/hold"]});
+        create(&pods, &object(json!({"metadata": meta, "spec": {"containers": [{"name": "c", "image": "nanoserver"}]}}))).await;
+    }
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]);
+    let expression = "request.userInfo.username != 'system:kube-controller-manager' || request.name != 'a'";
+    let spec = json!({"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": expression}]});
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.admin());
+    create(&policies, &object(json!({"metadata": {"name": "keep-a"}, "spec": spec}))).await;
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(cluster.admin());
+    let spec = json!({"policyName": "keep-a", "validationActions": ["Deny"]});
+    create(&bindings, &object(json!({"metadata": {"name": "keep-a"}, "spec": spec}))).await;
+    let controller: Api<Pod> = Api::namespaced(cluster.component("system:kube-controller-manager"), "default");
+    let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    until_async("the policy holds", async || controller.delete("a", &dry_run).await.is_err()).await;
+    for name in ["a", "b"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    until_async("the other one is collected", async || {
+        pods.get("b").await.unwrap().status.is_some_and(|status| status.phase.as_deref() == Some("Failed"))
+    })
+    .await;
     cluster.stop().await;
 }
 
