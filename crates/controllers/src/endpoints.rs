@@ -44,6 +44,8 @@ struct Context {
     client: Client,
     views: Views,
     events: EventRecorder,
+    /// For Events about Endpoints.
+    endpoints: EventRecorder,
     /// Services whose endpoints have hints by the annotation, as events told.
     hinted: Mutex<HashSet<Key>>,
 }
@@ -53,7 +55,8 @@ pub(crate) async fn run(client: Client, views: Views, shutdown: CancellationToke
     let queue = Queue::<Key>::default();
     watch(&views, &queue);
     let events = EventRecorder::new(client.clone(), "endpoint-slice-controller", "");
-    let context = Arc::new(Context { client, views, events, hinted: Mutex::default() });
+    let endpoints = EventRecorder::new(client.clone(), "endpoint-controller", "");
+    let context = Arc::new(Context { client, views, events, endpoints, hinted: Mutex::default() });
     queue.run("endpointslice", 8, shutdown, |key| sync(context.clone(), key)).await;
 }
 
@@ -94,14 +97,27 @@ async fn sync(context: Arc<Context>, key: Key) -> anyhow::Result<Next> {
     let Some(selector) = service.selector.as_ref().filter(|_| !service.external_name && !service.deleting) else {
         return Ok(Next::Change);
     };
-    let written = reconcile(&context, &key, &service, selector).await;
-    if let Err(error) = &written
-        && !error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>()).any(is_conflict)
-    {
+    let tell = |error: &anyhow::Error| {
         let message = format!("Error updating Endpoint Slices for Service {key}: {}", reason(error));
         context.events.event(&reference(&key, &service), EventType::Warning, "FailedToUpdateEndpointSlices", None, message);
+    };
+    let Desired { groups, skipped } = match reconcile(&context, &key, &service, selector).await {
+        Ok(desired) => desired,
+        Err(error) => {
+            if !error.chain().filter_map(|cause| cause.downcast_ref::<kube::Error>()).any(is_conflict) {
+                tell(&error);
+            }
+            return Err(error);
+        }
+    };
+    write_legacy(&context, &key, &service, &groups).await?;
+    if skipped.is_empty() {
+        return Ok(Next::Change);
     }
-    written.map(|()| Next::Change)
+    // The nodes of these pods may only be late.
+    let error = anyhow::anyhow!("{}", skipped.join(", "));
+    tell(&error);
+    Err(error)
 }
 
 /// What the server said, or else what went wrong.
@@ -109,7 +125,8 @@ fn reason(error: &anyhow::Error) -> String {
     error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()).map_or_else(|| error.to_string(), crate::refusal)
 }
 
-async fn reconcile(context: &Context, key: &Key, service: &ServiceRow, selector: &Selector) -> anyhow::Result<()> {
+/// Writes the slices of a Service; answers with what it should have.
+async fn reconcile(context: &Context, key: &Key, service: &ServiceRow, selector: &Selector) -> anyhow::Result<Desired> {
     let pods: Vec<_> = context.views.pods.in_namespace(&key.ns).into_iter().filter(|(_, pod)| selector.matches(&pod.labels)).collect();
     let slices: Vec<_> =
         context.views.slices.in_namespace(&key.ns).into_iter().filter(|(_, slice)| slice.service == key.name && !slice.mirrors).collect();
@@ -129,10 +146,7 @@ async fn reconcile(context: &Context, key: &Key, service: &ServiceRow, selector:
         tracing::debug!(service = %key, "{action}");
         apply(&context.client, key, &source, action).await?;
     }
-    write_legacy(context, key, service, &groups).await?;
-    // The nodes of these pods may only be late.
-    anyhow::ensure!(skipped.is_empty(), "{}", skipped.join(", "));
-    Ok(())
+    Ok(Desired { groups, skipped })
 }
 
 fn reference(key: &Key, service: &ServiceRow) -> ObjectReference {
@@ -192,18 +206,31 @@ async fn apply(client: &Client, key: &Key, source: &Source, action: &Action) -> 
 async fn write_legacy(context: &Context, key: &Key, service: &ServiceRow, desired: &[rows::Group]) -> anyhow::Result<()> {
     let api: Api<Endpoints> = Api::namespaced(context.client.clone(), &key.ns);
     let wanted = legacy::endpoints(key, service, desired);
-    let written = match api.get_opt(&key.name).await? {
-        None => api.create(&PostParams::default(), &wanted).await,
-        Some(found) if legacy::same(&found, &wanted) => return Ok(()),
+    let (written, failure) = match api.get_opt(&key.name).await? {
+        None => {
+            let written = api.create(&PostParams::default(), &wanted).await;
+            (written, ("FailedToCreateEndpoint", format!("Failed to create endpoint for service {key}")))
+        }
         Some(mut found) => {
-            found.subsets = wanted.subsets;
-            found.metadata.labels = wanted.metadata.labels;
-            api.replace(&key.name, &PostParams::default(), &found).await
+            if !legacy::update(&mut found, wanted) {
+                return Ok(());
+            }
+            let written = api.replace(&key.name, &PostParams::default(), &found).await;
+            (written, ("FailedToUpdateEndpoint", format!("Failed to update endpoint {key}")))
         }
     };
     match written {
         Err(error) if crate::is_namespace_terminating(&error) => Ok(()),
-        other => other.map(|_| ()).context("writing Endpoints"),
+        Err(error) => {
+            // An object that somebody else wrote meanwhile is no failure.
+            if !is_conflict(&error) {
+                let object = ObjectReference { kind: Some("Endpoints".to_owned()), uid: None, ..reference(key, service) };
+                let message = format!("{}: {}", failure.1, crate::refusal(&error));
+                context.endpoints.event(&object, EventType::Warning, failure.0, None, message);
+            }
+            Err(error).context("writing Endpoints")
+        }
+        Ok(_) => Ok(()),
     }
 }
 
