@@ -166,6 +166,24 @@ fn updates() {
 }
 
 #[test]
+fn a_surge_waits_until_the_new_pod_was_ready_for_long_enough() {
+    let mut view = view(rolling(0, 1));
+    view.min_ready_seconds = 50;
+    let since = |second: i64| move |row: &mut PodRow| row.ready = Some(Timestamp::from_second(second).unwrap());
+    let (nodes, observed, resting) = (windows(1), Observed::default(), BTreeSet::new());
+    let now = Timestamp::from_second(100).unwrap();
+    for (what, pods, expected) in [
+        ("ready for 40 s", vec![on("win1", "old", ready), on("win1", "new", since(60))], &[][..]),
+        ("ready for 50 s", vec![on("win1", "old", ready), on("win1", "new", since(50))], &["win1-old"]),
+        ("the old one is ready no longer", vec![on("win1", "old", waiting), on("win1", "new", since(60))], &["win1-old"]),
+        ("the old one is not available", vec![on("win1", "old", since(60)), on("win1", "new", since(60))], &[]),
+    ] {
+        let input = Input { view: &view, hash: "new", nodes: &nodes, pods: &pods, observed: &observed, resting: &resting, now };
+        assert_eq!(plan(&input).delete, expected, "{what}");
+    }
+}
+
+#[test]
 fn a_surge_leaves_tainted_nodes_when_others_serve() {
     let tainted = |name: &str| node(name, "windows", &[("gpu", "NoSchedule")]);
     let nodes = || vec![tainted("win1"), node("win2", "windows", &[]), node("win3", "windows", &[])];
