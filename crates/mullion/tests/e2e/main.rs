@@ -7,6 +7,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod audit;
 mod automation;
 mod bad_input;
 mod busybox;
@@ -18,6 +19,7 @@ mod footprint;
 mod hns_failures;
 mod http;
 mod images;
+mod kubectl;
 mod machine;
 mod manifests;
 mod networks;
@@ -124,12 +126,16 @@ fn pods_get_what_their_manifests_ask_for() {
 
 #[test]
 fn workloads_are_scaled_edited_updated_and_drained() {
-    topic(&[
+    let policy = audit::policy();
+    let steps: &[Step] = &[
         ("a Deployment scales from 1 to 5 to 0", pods::scales),
         ("edit changes a Deployment", workloads::edit),
+        ("kubectl reads and changes an object of each main kind", kubectl::tour),
+        ("the audit log has kubectl's requests", audit::requests),
         ("a rolling update fails no request", workloads::rolling_update),
         ("drain moves pods to another node", workloads::drain),
-    ]);
+    ];
+    cluster::take(&Cluster::up_with("", &["--audit-policy-file", &policy.path().to_string_lossy()]), steps);
 }
 
 /// Beside each other: most of the time both wait.
