@@ -1,5 +1,6 @@
-//! Address management: `host-local`, and delegation to whatever plug-in a configuration names.
+//! Address management: `host-local`, `azure-vnet-ipam`, and delegation to whatever plug-in a configuration names.
 
+pub mod azure;
 pub mod host_local;
 
 use std::io::Write;
@@ -24,8 +25,10 @@ pub fn delegate(request: &Request, command: Command) -> Result<Option<AddResult>
 }
 
 fn delegate_once(request: &Request, command: Command, kind: &str) -> Result<Option<AddResult>, CniError> {
-    if kind.trim_end_matches(".exe") == "host-local" {
-        return host_local::handle(&Request { command, ..request.clone() });
+    match kind.trim_end_matches(".exe") {
+        "host-local" => return host_local::handle(&Request { command, ..request.clone() }),
+        "azure-vnet-ipam" => return azure::handle(&Request { command, ..request.clone() }),
+        _ => {}
     }
     run_program(request, command, kind)
 }

@@ -1,5 +1,5 @@
 //! The Container Network Interface: the specification's documents, the caller's side ([`runtime`]),
-//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `wincni`, `flannel`, `bridge`, `ptp`, `loopback`,
+//! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `wincni`, `azure-vnet`, `flannel`, `bridge`, `ptp`, `loopback`,
 //! `portmap`, `bandwidth` and `tuning`.
 //!
 //! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.

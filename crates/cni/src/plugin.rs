@@ -12,6 +12,8 @@ use crate::win_bridge::{self, Kind};
 
 /// The names that [`plugin_main`] answers to, each also with `.exe`. `win-l2bridge` is an older name of `win-bridge`.
 pub const PLUGINS: &[&str] = &[
+    "azure-vnet",
+    "azure-vnet-ipam",
     #[cfg(target_os = "linux")]
     "bandwidth",
     #[cfg(target_os = "linux")]
@@ -143,6 +145,8 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<String>, stdin: impl Read) -
 fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError> {
     match name {
         "host-local" => ipam::host_local::handle(request),
+        "azure-vnet-ipam" => ipam::azure::handle(request),
+        "azure-vnet" => win_bridge::handle(request, Kind::AzureVnet),
         "win-bridge" | "win-l2bridge" => win_bridge::handle(request, Kind::Bridge),
         "win-overlay" => win_bridge::handle(request, Kind::Overlay),
         "wincni" => win_bridge::handle(request, Kind::Wincni),
@@ -177,6 +181,8 @@ pub fn read_config(name: &str, stdin: &[u8]) -> Result<(), CniError> {
     let request = Request::read("ADD", &env, stdin)?;
     match stem(name) {
         "host-local" => ipam::host_local::check_config(&request),
+        "azure-vnet-ipam" => ipam::azure::check_config(&request),
+        "azure-vnet" => win_bridge::check_config(&request, Kind::AzureVnet),
         "win-bridge" | "win-l2bridge" => win_bridge::check_config(&request, Kind::Bridge),
         "win-overlay" => win_bridge::check_config(&request, Kind::Overlay),
         "wincni" => win_bridge::check_config(&request, Kind::Wincni),

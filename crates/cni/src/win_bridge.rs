@@ -1,8 +1,8 @@
-//! `win-bridge`, `win-overlay` and `wincni`: endpoints of pods on a network of the Host Networking Service.
+//! `win-bridge`, `win-overlay`, `wincni` and `azure-vnet`: endpoints of pods on a network of the Host Networking Service.
 //! Source: containernetworking/plugins `plugins/main/windows/{win-bridge,win-overlay}` and `pkg/hns`, HCN (V2) path; of wincni,
-//! microsoft/SDN `Kubernetes/wincni`.
+//! microsoft/SDN `Kubernetes/wincni`; of azure-vnet, Azure/azure-container-networking `cni/network` and `network`.
 //!
-//! The network exists already (the pod network between nodes makes it), but wincni makes one that is missing ([`network`]).
+//! The network exists already (the pod network between nodes makes it), but wincni and azure-vnet make one that is missing ([`network`]).
 //! `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
 //! cleans HNS and IPAM both before it reports; ADD succeeds only when the endpoint has its adapter ([`verify`]);
@@ -33,6 +33,7 @@ pub enum Kind {
     Bridge,
     Overlay,
     Wincni,
+    AzureVnet,
 }
 
 impl Kind {
@@ -42,12 +43,13 @@ impl Kind {
             Self::Bridge => ("win-bridge", "L2Bridge or L2Tunnel"),
             Self::Overlay => ("win-overlay", "Overlay"),
             Self::Wincni => ("wincni", "L2Bridge, L2Tunnel, Transparent, Overlay or NAT"),
+            Self::AzureVnet => ("azure-vnet", "L2Bridge or L2Tunnel"),
         }
     }
 
     fn serves(self, network_type: &NetworkType) -> bool {
         match self {
-            Self::Bridge => matches!(network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel),
+            Self::Bridge | Self::AzureVnet => matches!(network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel),
             Self::Overlay => *network_type == NetworkType::Overlay,
             Self::Wincni => network::MADE.iter().any(|(_, made)| made == network_type),
         }
@@ -65,7 +67,7 @@ pub fn handle_over(client: &Client, request: &Request, kind: Kind) -> Result<Opt
     let config = Config::read(request, kind)?;
     match request.command {
         Command::Add => add(client, request, &config).map(Some),
-        Command::Del => del(client, request).map(|()| None),
+        Command::Del => del(client, request, kind).map(|()| None),
         Command::Check => repair::check(client, request, &config).map(|()| None),
         Command::Gc => gc(client, request, kind).map(|()| None),
         Command::Status => status(client, request, &config).map(|()| None),
@@ -85,10 +87,15 @@ fn hns(what: impl std::fmt::Display, error: &HcnError) -> CniError {
     CniError::new(code, format!("cannot {what}: {error}"))
 }
 
-/// `CONTAINER_NETWORK`; a docker-style namespace `container:ID` names the sandbox by its second part.
-fn endpoint_name(request: &Request) -> String {
+/// `CONTAINER_NETWORK`; a docker-style namespace `container:ID` names the sandbox by its second part. azure-vnet: the container's first
+/// eight characters, and the interface.
+fn endpoint_name(request: &Request, kind: Kind) -> String {
     let sandbox = request.netns.split_once(':').map_or(request.container_id.as_str(), |(_, id)| id);
-    format!("{sandbox}_{}", request.config.name)
+    if kind == Kind::AzureVnet { azure_name(sandbox, &request.ifname) } else { format!("{sandbox}_{}", request.config.name) }
+}
+
+fn azure_name(sandbox: &str, ifname: &str) -> String {
+    format!("{}-{ifname}", sandbox.get(..8).unwrap_or(sandbox))
 }
 
 fn namespace_id(request: &Request) -> Result<Guid, CniError> {
@@ -108,12 +115,12 @@ fn delete_endpoint(client: &Client, endpoint: &HostComputeEndpoint) -> Result<()
 
 fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult, CniError> {
     let namespace = namespace_id(request)?;
-    let network = network::find_or_make(client, &request.config.name, config)?;
-    let name = endpoint_name(request);
+    let known = network::present(client, &request.config.name, config)?;
+    let name = endpoint_name(request, config.kind);
     if let Some(existing) = find_endpoint(client, &name)? {
-        if existing.host_compute_network == network.id {
+        if let Some(network) = known.as_ref().filter(|network| existing.host_compute_network == network.id) {
             let attached = attach(client, namespace, &existing, config)?;
-            return Ok(result(request, config, &network, &attached));
+            return Ok(result(request, config, network, &attached));
         }
         // Left over from a network that was made anew.
         delete_endpoint(client, &existing)?;
@@ -122,15 +129,15 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
     config.loopback_dsr &= client.features().map_err(|e| hns("read the version of the Host Networking Service", &e))?.dsr;
     let config = &config;
     let addresses = ipam::delegate(request, Command::Add)?;
-    let made = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config);
-    match made {
-        Ok(endpoint) => Ok(result(request, config, &network, &endpoint)),
-        Err(error) => {
-            // Best effort: the first error is the one to report.
-            let _ = ipam::delegate(request, Command::Del);
-            Err(error)
-        }
-    }
+    let network = known.map_or_else(|| network::make(client, &request.config.name, config, addresses.as_ref()), Ok);
+    let made = network.and_then(|network| {
+        let endpoint = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config)?;
+        Ok(result(request, config, &network, &endpoint))
+    });
+    made.inspect_err(|_| {
+        // Best effort: the first error is the one to report.
+        let _ = ipam::delegate(request, Command::Del);
+    })
 }
 
 fn create(
@@ -183,8 +190,8 @@ fn result(request: &Request, config: &Config, network: &HostComputeNetwork, endp
     }
 }
 
-fn del(client: &Client, request: &Request) -> Result<(), CniError> {
-    let detached = find_endpoint(client, &endpoint_name(request)).and_then(|found| match found {
+fn del(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
+    let detached = find_endpoint(client, &endpoint_name(request, kind)).and_then(|found| match found {
         Some(endpoint) => remove(client, &endpoint),
         None => Ok(()),
     });
@@ -214,8 +221,13 @@ fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
         client.list(&hcn::Query::by_network(&network.id)).map_err(|e| hns(format_args!("list endpoints of {:?}", network.name), &e))?;
     let mut first = Ok(());
     for endpoint in endpoints.iter().filter(|e| e.owner == OWNER && !e.is_remote()) {
-        let Some(container) = endpoint.name.strip_suffix(&suffix) else { continue };
-        if !valid.iter().any(|(id, _)| id == container) {
+        let is_live = if kind == Kind::AzureVnet {
+            valid.iter().any(|(id, ifname)| azure_name(id, ifname) == endpoint.name)
+        } else {
+            let Some(container) = endpoint.name.strip_suffix(&suffix) else { continue };
+            valid.iter().any(|(id, _)| id == container)
+        };
+        if !is_live {
             first = first.and(remove(client, endpoint));
         }
     }

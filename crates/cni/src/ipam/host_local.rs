@@ -6,7 +6,7 @@
 
 mod config;
 mod range;
-mod store;
+pub(super) mod store;
 
 use std::net::IpAddr;
 

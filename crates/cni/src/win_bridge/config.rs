@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::network::{self, Plan};
+use super::network::{self, Azure, Plan};
 use super::{Kind, OWNER};
 use crate::fold::fold;
 use crate::plugin::Request;
@@ -30,6 +30,7 @@ pub(super) struct Config {
     port_mappings: Vec<PortMapping>,
     /// What wincni makes the network from, and the pods' gateway.
     pub network: Option<Plan>,
+    pub azure: Option<Azure>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -54,10 +55,32 @@ struct Keys {
     hcn_policy_args: Vec<Value>,
     #[serde(rename = "AdditionalArgs")]
     additional_args: Vec<Value>,
+    master: String,
+    mode: String,
+    windows_settings: WindowsSettings,
 }
 
-const KEYS: &[&str] =
-    &["ipMasq", "ipMasqNetwork", "loopbackDSR", "policies", "skipAttachCheck", "endpointMacPrefix", "HcnPolicyArgs", "AdditionalArgs"];
+/// Of azure-vnet.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WindowsSettings {
+    #[serde(rename = "enableLoopbackDSR")]
+    enable_loopback_dsr: bool,
+}
+
+const KEYS: &[&str] = &[
+    "ipMasq",
+    "ipMasqNetwork",
+    "loopbackDSR",
+    "policies",
+    "skipAttachCheck",
+    "endpointMacPrefix",
+    "HcnPolicyArgs",
+    "AdditionalArgs",
+    "master",
+    "mode",
+    "windowsSettings",
+];
 
 impl Config {
     pub fn read(request: &Request, kind: Kind) -> Result<Self, CniError> {
@@ -70,7 +93,8 @@ impl Config {
             serde_json::from_value(document).map_err(|e| CniError::decode(format_args!("the configuration of {}", kind.names().0), &e))?;
         let network = keys
             .ip_masq_network
-            .filter(|n| !n.is_empty())
+            .as_deref()
+            .filter(|text| !text.is_empty())
             .map(|text| text.parse().map_err(|_| CniError::config(format!("ipMasqNetwork {text:?} is not a CIDR"))));
         let runtime = request.config.runtime_config()?;
         let mut dns = request.config.dns()?;
@@ -89,6 +113,7 @@ impl Config {
         }
         let network = network.transpose()?;
         let made = if kind == Kind::Wincni { wincni_network(request, &keys.additional_args)? } else { None };
+        let azure = if kind == Kind::AzureVnet { Some(azure_network(&keys)?) } else { None };
         let named = keys.policies.into_iter().chain(keys.additional_args);
         let policies =
             named.filter_map(|entry| policy_for("EndpointPolicy", entry)).chain(keys.hcn_policy_args).filter_map(|value| policy(&value)).collect();
@@ -100,17 +125,18 @@ impl Config {
             mac_prefix,
             policies,
             dns,
-            loopback_dsr: keys.loopback_dsr,
+            loopback_dsr: keys.loopback_dsr || (kind == Kind::AzureVnet && keys.windows_settings.enable_loopback_dsr),
             skip_attach_check,
             masquerade,
             port_mappings: runtime.port_mappings,
             network: made,
+            azure,
         })
     }
 
     /// Whether ADD makes a network that is missing.
     pub fn makes_network(&self) -> bool {
-        self.network.is_some()
+        self.network.is_some() || self.azure.is_some()
     }
 
     /// The endpoint to create. Without IPAM, HNS chooses the address, and the route unless wincni's configuration has a gateway.
@@ -166,6 +192,7 @@ impl Config {
         match self.kind {
             Kind::Bridge => nth(given.address, 2),
             Kind::Overlay => of_network(),
+            Kind::AzureVnet => given.gateway.unwrap_or_else(of_network),
             Kind::Wincni => given.gateway.or(self.network.as_ref().map(|plan| plan.gateway)).unwrap_or_else(of_network),
         }
     }
@@ -252,6 +279,18 @@ fn wincni_network(request: &Request, additional_args: &[Value]) -> Result<Option
     }
     let policies = additional_args.iter().cloned().filter_map(|entry| policy_for("NetworkPolicy", entry));
     Ok(Some(Plan { subnet: subnet.trunc(), gateway, policies: policies.filter_map(|value| network::policy(&value)).collect() }))
+}
+
+/// Modes of azure-vnet on Windows are `bridge` and `tunnel`; `transparent` is one of Linux.
+fn azure_network(keys: &Keys) -> Result<Azure, CniError> {
+    let tunnel = match keys.mode.as_str() {
+        "" | "bridge" => false,
+        "tunnel" => true,
+        other => return Err(CniError::config(format!("mode {other:?} of azure-vnet is not for Windows: use bridge or tunnel"))),
+    };
+    let adapter = if keys.master.starts_with("vEthernet") { String::new() } else { keys.master.clone() };
+    let policies = keys.additional_args.iter().cloned().filter_map(|entry| policy_for("NetworkPolicy", entry));
+    Ok(Azure { tunnel, adapter, policies: policies.filter_map(|value| network::policy(&value)).collect() })
 }
 
 /// wincni prefixes the first search domain of its configuration with the pod's namespace.

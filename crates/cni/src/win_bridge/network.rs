@@ -1,4 +1,4 @@
-//! The network of a pod's endpoint: found, and for wincni made where it is missing.
+//! The network of a pod's endpoint: found, and for wincni and azure-vnet made where it is missing.
 
 use hcn::blocking::Client;
 use hcn::document::{Isolation, NetworkPolicyType};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::Config;
 use super::{Kind, OWNER, hns};
-use crate::spec::{CniError, Dns, code};
+use crate::spec::{AddResult, CniError, Dns, code};
 
 /// Names of networks that wincni makes: the network's name is its type.
 pub(super) const MADE: [(&str, NetworkType); 5] = [
@@ -23,7 +23,18 @@ pub(super) const MADE: [(&str, NetworkType); 5] = [
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub subnet: IpNet,
+    /// The pods' gateway.
     pub gateway: std::net::IpAddr,
+    pub policies: Vec<NetworkPolicy>,
+}
+
+/// What of its configuration azure-vnet makes a network from; the rest comes from the addresses.
+#[derive(Clone, Debug)]
+pub(super) struct Azure {
+    /// `mode` is `tunnel`.
+    pub tunnel: bool,
+    /// `master`, unless it is a virtual adapter; empty for the one that HNS chooses.
+    pub adapter: String,
     pub policies: Vec<NetworkPolicy>,
 }
 
@@ -44,39 +55,67 @@ fn look_up(client: &Client, name: &str) -> Result<Option<HostComputeNetwork>, Cn
     client.get_by_name(name).map_err(|e| hns(format_args!("look up HNS network {name:?}"), &e))
 }
 
-/// The network, which wincni makes where it is missing. Of two calls at once one makes it.
-pub(super) fn find_or_make(client: &Client, name: &str, config: &Config) -> Result<HostComputeNetwork, CniError> {
-    let Some(plan) = &config.network else { return find_network(client, name, config.kind) };
-    if look_up(client, name)?.is_none() {
-        let network = plan.document(name, &config.dns)?;
-        match client.create(owned_id("wincni", "network", name), &network) {
-            Ok(_) => {}
-            Err(error) if error.is_already_exists() => {}
-            Err(error) => return Err(hns(format_args!("create HNS network {name:?} with subnet {}", plan.subnet), &error)),
-        }
+/// The network; none where it is missing and ADD makes it.
+pub(super) fn present(client: &Client, name: &str, config: &Config) -> Result<Option<HostComputeNetwork>, CniError> {
+    match find_network(client, name, config.kind) {
+        Err(error) if error.code == code::TRY_AGAIN && config.makes_network() && look_up(client, name)?.is_none() => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// Makes the network. Of two calls at once one makes it.
+pub(super) fn make(client: &Client, name: &str, config: &Config, addresses: Option<&AddResult>) -> Result<HostComputeNetwork, CniError> {
+    let network = match (&config.network, &config.azure) {
+        (Some(plan), _) => plan.document(name, type_of(name)?, &config.dns),
+        (None, Some(azure)) => azure.document(name, &config.dns, addresses)?,
+        (None, None) => return find_network(client, name, config.kind),
+    };
+    match client.create(owned_id(config.kind.names().0, "network", name), &network) {
+        Ok(_) => {}
+        Err(error) if error.is_already_exists() => {}
+        Err(error) => return Err(hns(format_args!("create HNS network {name:?}"), &error)),
     }
     find_network(client, name, config.kind)
 }
 
+/// wincni's network is named after its type.
+fn type_of(name: &str) -> Result<NetworkType, CniError> {
+    let known = MADE.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+    known.map(|(_, network_type)| network_type.clone()).ok_or_else(|| {
+        let known = MADE.map(|(known, _)| known).join(", ");
+        CniError::config(format!(
+            "HNS network {name:?} does not exist, and wincni makes networks only by the name of their type; create it, or name one of {known}"
+        ))
+    })
+}
+
 impl Plan {
     /// The network `name`, on whichever adapter HNS chooses.
-    fn document(&self, name: &str, dns: &Dns) -> Result<HostComputeNetwork, CniError> {
-        let Some((_, network_type)) = MADE.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)) else {
-            let known = MADE.map(|(known, _)| known).join(", ");
-            return Err(CniError::config(format!(
-                "HNS network {name:?} does not exist, and wincni makes networks only by the name of their type; create it, or name one of {known}"
-            )));
-        };
+    fn document(&self, name: &str, network_type: NetworkType, dns: &Dns) -> HostComputeNetwork {
         let mut subnet = Subnet::new(self.subnet, self.gateway);
         let (of_subnet, of_network): (Vec<NetworkPolicy>, Vec<NetworkPolicy>) =
             self.policies.iter().cloned().partition(|policy| matches!(policy.policy_type, NetworkPolicyType::Vsid | NetworkPolicyType::Vlan));
         subnet.policies = of_subnet;
-        let mut network = HostComputeNetwork::new(name, network_type.clone(), subnet);
+        let mut network = HostComputeNetwork::new(name, network_type, subnet);
         network.owner = OWNER.to_owned();
         network.policies = of_network;
         network.dns.server_list.clone_from(&dns.nameservers);
         network.dns.search.clone_from(&dns.search);
-        Ok(network)
+        network
+    }
+}
+
+impl Azure {
+    /// The network of the subnet that the pod's address is in.
+    fn document(&self, name: &str, dns: &Dns, addresses: Option<&AddResult>) -> Result<HostComputeNetwork, CniError> {
+        let given = addresses.and_then(|addresses| addresses.ips.first()).and_then(|ip| Some((ip.address.trunc(), ip.gateway?)));
+        let Some((subnet, gateway)) = given else {
+            return Err(CniError::config("azure-vnet gets no address and gateway; write ipam with the type azure-vnet-ipam"));
+        };
+        let network_type = if self.tunnel { NetworkType::L2Tunnel } else { NetworkType::L2Bridge };
+        let network = Plan { subnet, gateway, policies: self.policies.clone() }.document(name, network_type, dns);
+        let named = !self.adapter.is_empty();
+        Ok(if named { network.with_policy(NetworkPolicy::net_adapter_name(&self.adapter)) } else { network })
     }
 }
 

@@ -75,7 +75,7 @@ fn plan(
 /// Compares and repairs.
 pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Result<(), CniError> {
     let namespace = namespace_id(request)?;
-    let name = endpoint_name(request);
+    let name = endpoint_name(request, config.kind);
     let desired = request.config.prev_result()?;
     // The namespace first: without it nothing can be repaired, whether or not there is a network.
     let known: Option<HostComputeNamespace> = client.get(&namespace).map_err(|e| hns(format_args!("read namespace {namespace}"), &e))?;

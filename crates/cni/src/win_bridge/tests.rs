@@ -45,6 +45,7 @@ impl Host {
         let kind = match conf["type"].as_str() {
             Some("win-overlay") => Kind::Overlay,
             Some("wincni.exe") => Kind::Wincni,
+            Some("azure-vnet") => Kind::AzureVnet,
             _ => Kind::Bridge,
         };
         handle_over(&self.client, &request(command, id, namespace, conf), kind)
@@ -366,6 +367,9 @@ fn loopback_dsr_is_a_policy_of_its_own() {
     assert_eq!(destinations(&old, "old", conf), [(2, vec![])], "the version has no direct server return");
 }
 
+mod azure;
+#[cfg(target_os = "linux")]
+mod machine;
 mod wincni;
 
 /// With real packets: the simulated service over this kernel.

@@ -10,7 +10,7 @@ use crate::spec::CniError;
 
 /// The holder of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner<'a> {
+pub(in crate::ipam) struct Owner<'a> {
     pub container_id: &'a str,
     pub ifname: &'a str,
 }
@@ -27,13 +27,13 @@ impl Owner<'_> {
     }
 }
 
-pub(super) struct Store {
+pub(in crate::ipam) struct Store {
     dir: PathBuf,
     lock: File,
 }
 
 /// The store while its lock is held, against other processes too.
-pub(super) struct Locked<'a> {
+pub(in crate::ipam) struct Locked<'a> {
     store: &'a Store,
 }
 

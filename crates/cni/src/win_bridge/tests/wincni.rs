@@ -144,47 +144,23 @@ fn what_cannot_be_made_is_refused_and_changes_nothing() {
     assert_eq!(host.call(Command::Status, "", "", status).unwrap_err().code, code::NOT_AVAILABLE, "nothing says what the network is");
 }
 
-/// Two nodes of the document's network would do the same; the router between them is played by the world.
 #[cfg(target_os = "linux")]
 mod with_packets {
-    use hcn::{HostComputeLoadBalancer, Protocol};
-    use hns_sim::linux::LinuxKernel;
-    use linux_sys::netlink::{Route, Rtnl};
-    use linux_sys::ns::{NetNs, in_lab};
-    use test_lab::net::{greet, greeting, neighbour, settle};
+    use linux_sys::ns::in_lab;
 
+    use super::super::machine::{Machine, ask};
     use super::*;
 
     #[test]
     fn pods_reach_pods_services_nodes_and_the_world() {
         in_lab("win_bridge::tests::wincni::with_packets::pods_reach_pods_services_nodes_and_the_world", || {
-            let dir = tempfile::tempdir().unwrap();
-            let world = neighbour(("eth0", &["10.127.132.213/25"]), ("world0", &["10.127.132.129/25", "203.0.113.1/24"]));
-            let route = |ns: &NetNs, dst: &str, via: &str| {
-                Rtnl::open_in(ns).unwrap().add_route(&Route::new(dst.parse().unwrap()).via(via.parse().unwrap())).unwrap();
-            };
-            let node = NetNs::current().unwrap();
-            route(&node, "0.0.0.0/0", "10.127.132.129");
-            route(&world, "10.10.187.64/26", "10.127.132.213");
-            let kernel = LinuxKernel::open(dir.path(), "eth0").unwrap();
-            let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
-            let host = Host { client: Client::new(simulator.session()), simulator, ipam_dir: tempfile::tempdir().unwrap() };
-            let pod = |id: &str| {
-                let namespace = HostComputeNamespace { create_with_compartment: true, ..HostComputeNamespace::default() };
-                let namespace = host.client.create(Guid::random(), &namespace).unwrap().id;
-                let result = host.call(Command::Add, id, &namespace.to_string(), document()).unwrap().unwrap();
-                (NetNs::open(&dir.path().join(namespace.to_string())).unwrap(), result.primary_ip().unwrap().to_string())
-            };
-            let ((a, a_ip), (b, b_ip)) = (pod("a"), pod("b"));
-            let backend = host.endpoints().into_iter().find(|endpoint| endpoint.name == "b_l2bridge").unwrap().id;
-            let service = HostComputeLoadBalancer::new("11.0.0.7".parse().ok(), Protocol::TCP, 80, 80, vec![backend]);
-            host.client.create(Guid::random(), &service).unwrap();
-            [&a, &b, &world, &node].into_iter().for_each(settle);
-            [&a, &b, &world, &node].into_iter().for_each(|ns| greet(ns, "0.0.0.0:80", |peer| peer.to_string()));
-            let ask = |from: &NetNs, to: &str| greeting(from, &format!("{to}:80"), test_lab::LIMIT).unwrap();
+            let machine = Machine::new();
+            let ((a, a_ip), (b, b_ip)) = (machine.pod("a", document()), machine.pod("b", document()));
+            machine.balance("11.0.0.7", "b_l2bridge");
+            machine.serve([&a, &b]);
             assert_eq!(ask(&a, &b_ip), a_ip, "pod to pod");
             assert_eq!(ask(&a, "10.127.132.129"), a_ip, "the nodes' network is an exception of OutBoundNAT");
-            assert_eq!(ask(&world, &a_ip), "10.127.132.129", "and reaches pods by the node");
+            assert_eq!(ask(&machine.world, &a_ip), "10.127.132.129", "and reaches pods by the node");
             assert_eq!(ask(&a, "203.0.113.1"), "10.127.132.213", "everything else sees the node");
             assert_eq!(ask(&a, "10.127.132.213"), a_ip, "ROUTE: the pod's own node");
             assert!(!ask(&a, "11.0.0.7").is_empty(), "ROUTE: Services");
