@@ -1,33 +1,60 @@
 use std::time::Duration;
 
 use host::{LinuxRoutes, Routes as _};
+use k8s_openapi::api::core::v1::Node;
 use linux_sys::netlink::Route;
 use linux_sys::ns::{NetNs, in_lab};
+use serde_json::{Value, json};
 use test_lab::net::{self, Lan};
 
 use super::*;
 use crate::apply::routes;
 use crate::flannel::Mac;
-use crate::mode::{Hop, Through};
+use crate::mode::{self, Attachment, Desired, Hop, HostState, Inputs, Mode, PodSettings, Role, Settings};
+use crate::rows::NodeRow;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// This node, .11, and what the mode wants of it: pods 10.244.1.0/24, and a peer at .12 with pods 10.244.2.0/24.
-fn ours(device: u32) -> (Tunnel, BTreeMap<IpNet, Vtep>, BTreeMap<IpNet, Hop>) {
-    let tunnel = Tunnel {
-        name: "flannel.4096".into(),
-        vni: 4096,
-        port: 4789,
-        local: "10.240.0.11".parse().unwrap(),
-        device,
-        mtu: 1450,
-        mac: Mac([0x02, 0, 0, 0, 0, 0x0a]),
-        address: "10.244.1.0".parse().ok(),
+/// Node .12 as flannel's vxlan backend announces it, and this one, .11, with pods 10.244.1.0/24.
+fn nodes() -> BTreeMap<String, NodeRow> {
+    let node = |name: &str, cidr: &str, address: &str, annotations: Value| {
+        let object = json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+        let node: Node = serde_json::from_value(object).unwrap();
+        (name.to_owned(), NodeRow::of(&node).unwrap())
     };
-    let cidr: IpNet = "10.244.2.0/24".parse().unwrap();
-    let vtep = Vtep { node: "b".into(), mac: Mac(PEER_MAC), host: "10.240.0.12".parse().unwrap() };
-    let hop = Hop { via: "10.244.2.0".parse().unwrap(), through: Through::Tunnel, node: "b".into() };
-    (tunnel, BTreeMap::from([(cidr, vtep)]), BTreeMap::from([(cidr, hop)]))
+    let flannel = json!({
+        "flannel.alpha.coreos.com/backend-data": "{\"VNI\":4096,\"VtepMAC\":\"02:00:00:00:00:0b\"}",
+        "flannel.alpha.coreos.com/backend-type": "vxlan",
+        "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+        "flannel.alpha.coreos.com/public-ip": "10.240.0.12",
+    });
+    BTreeMap::from([node("a", "10.244.1.0/24", "10.240.0.11", json!({})), node("b", "10.244.2.0/24", "10.240.0.12", flannel)])
+}
+
+/// What the mode wants of this node.
+fn ours(device: u32) -> Desired {
+    let pods = PodSettings {
+        attachment: Attachment::Linux { bridge: "cni0".into() },
+        cluster_uid: "uid".into(),
+        network_name: "mullion".into(),
+        service_cidr: "10.96.0.0/12".parse().unwrap(),
+        lan: "10.240.0.0/24".parse().unwrap(),
+        dns_ip: "10.96.0.10".parse().unwrap(),
+        cluster_domain: "cluster.local".into(),
+        cni_conf_dir: "/conf".into(),
+        ipam_dir: None,
+        subnet_env: None,
+    };
+    let settings = Settings {
+        mode: Mode::Vxlan,
+        vxlan: mode::Vxlan::default(),
+        node_name: "a".into(),
+        cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+        role: Role::Node(Box::new(pods)),
+    };
+    let state = HostState { uplink: Some(Uplink { index: device, mtu: 1500 }), dr_mac: None };
+    mode::desired(&Inputs { settings: &settings, nodes: &nodes(), routes: &[], state: &state })
 }
 
 const PEER_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x0b];
@@ -39,8 +66,12 @@ fn node(lan: &Lan, number: u8) -> NetNs {
     ns
 }
 
-/// What flannel's vxlan backend makes on node .12 for node .11, from the golden values of its kernel state.
-fn flannel_peer(ns: &NetNs) {
+/// What flannel's vxlan backend makes on node .12 of what node .11 announces, from the golden values of its kernel state.
+fn flannel_peer(ns: &NetNs, announced: &BTreeMap<String, String>) {
+    let value = |name: &str| announced[&format!("flannel.alpha.coreos.com/{name}")].as_str();
+    assert_eq!((value("backend-type"), value("kube-subnet-manager")), ("vxlan", "true"));
+    // As flannel finds the MAC of a node: the text between the fifth quote and the sixth.
+    let mac: Mac = value("backend-data").split('"').nth(5).unwrap().parse().unwrap();
     let rtnl = Rtnl::open_in(ns).unwrap();
     let device = rtnl.link("eth0").unwrap().map(|link| link.index);
     let vxlan = Vxlan { vni: 4096, local: "10.240.0.12".parse().ok(), device, port: 4789, learning: false };
@@ -49,8 +80,8 @@ fn flannel_peer(ns: &NetNs) {
     rtnl.set_mac(index, PEER_MAC).unwrap();
     rtnl.set_mtu(index, 1450).unwrap();
     net::set_up(&rtnl, "flannel.4096", &["10.244.2.0/32"]);
-    rtnl.add_neigh(index, "10.244.1.0".parse().unwrap(), [0x02, 0, 0, 0, 0, 0x0a]).unwrap();
-    rtnl.add_fdb(index, [0x02, 0, 0, 0, 0, 0x0a], "10.240.0.11".parse().ok(), None).unwrap();
+    rtnl.add_neigh(index, "10.244.1.0".parse().unwrap(), mac.0).unwrap();
+    rtnl.add_fdb(index, mac.0, value("public-ip").parse().ok(), None).unwrap();
     let route = Route { onlink: true, ..Route::new("10.244.1.0/24".parse().unwrap()).via("10.244.1.0".parse().unwrap()).oif(index) };
     rtnl.add_route(&route).unwrap();
 }
@@ -76,12 +107,12 @@ fn flannel_peer_and_this_node_exchange_pod_traffic_and_drift_is_repaired() {
     in_lab("apply::tunnels::tests::flannel_peer_and_this_node_exchange_pod_traffic_and_drift_is_repaired", || {
         let lan = Lan::new();
         let (one, two) = (node(&lan, 1), node(&lan, 2));
-        flannel_peer(&two);
         for (ns, at) in [(&one, "10.244.1.5:80"), (&two, "10.244.2.5:80")] {
             net::greet(ns, at, |client| client.to_string());
         }
         let device = Rtnl::open_in(&one).unwrap().link("eth0").unwrap().unwrap().index;
-        let (tunnel, vteps, hops) = ours(device);
+        let Desired { tunnel: Some(tunnel), vteps, routes: hops, annotations, .. } = ours(device) else { panic!("no tunnel") };
+        flannel_peer(&two, &annotations);
         one.run(|| {
             let found = uplink(&LinuxRoutes::open().unwrap().list().unwrap(), tunnel.local);
             assert_eq!(found, Some(Uplink { index: device, mtu: 1500 }));
