@@ -32,13 +32,15 @@ impl Registry {
         let name = object::name(&object).to_string();
         self.admission.mutate(&Attributes::create(self, context, kind, namespace, &name), &mut object).await?;
         fields::repair_owners(context, &mut object, owners);
-        let mut tries = if generated { NAME_TRIES } else { 1 };
+        if !generated {
+            // The strategy may write the name elsewhere.
+            kind.prepare_new(&mut object);
+            return self.create_once(context, kind, namespace, object).await;
+        }
+        let mut tries = NAME_TRIES;
         loop {
             let mut named = object.clone();
-            if generated {
-                generate_name(&mut named);
-            }
-            // The strategy may write the name elsewhere.
+            generate_name(&mut named);
             kind.prepare_new(&mut named);
             tries -= 1;
             match self.create_once(context, kind, namespace, named).await {

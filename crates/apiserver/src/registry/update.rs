@@ -172,11 +172,11 @@ fn check_finalizers(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result
 /// registry/rest/update.go `BeforeUpdate`: what a client cannot change.
 fn keep_system_fields(kind: &Kind, old: &Value, new: &mut Value) {
     set_type(kind, new);
-    let (before, metadata) = (old.get("metadata").cloned().unwrap_or_default(), object::metadata(new));
+    let (before, metadata) = (old.get("metadata"), object::metadata(new));
     let kept =
         ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion", "generateName", "selfLink"];
     for member in kept {
-        match before.get(member) {
+        match before.and_then(|before| before.get(member)) {
             Some(value) => metadata.insert(member.into(), value.clone()),
             None => metadata.shift_remove(member),
         };
