@@ -9,7 +9,7 @@ use std::time::Duration;
 use cluster::{Change, EventRecorder, Informer, Key, Selection};
 use cri::labels::POD_UID;
 use cri::v1;
-use host::{HostRoot, PodPath};
+use host::{FileKind, HostRoot, PodPath};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
@@ -253,7 +253,7 @@ impl Agent {
     }
 
     /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
-    /// list of pods, and removes directories of pods that are gone.
+    /// list of pods, and removes directories and logs of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
@@ -276,7 +276,23 @@ impl Agent {
                 }
             }
         }
+        self.remove_orphaned_logs(&known);
         Ok(())
+    }
+
+    /// Removes the logs of pods that are gone (upstream kuberuntime_gc.go `evictPodLogsDirectories`).
+    fn remove_orphaned_logs(&self, known: &BTreeSet<String>) {
+        let listed = self.root.parse("/var/log/pods").and_then(|dir| Ok((self.root.read_dir(&dir)?, dir)));
+        let Ok((names, dir)) = listed else { return };
+        for (name, kind) in names {
+            if kind != FileKind::Directory || log_owner(&name).is_none_or(|uid| known.contains(uid)) {
+                continue;
+            }
+            let gone = dir.join(&name).map_err(host::HostError::from).and_then(|path| self.root.remove_tree(&path));
+            if let Err(error) = gone {
+                tracing::warn!(logs = name, error = %error.as_report(), "removing the logs of a gone pod failed");
+            }
+        }
     }
 
     async fn end_orphan(&self, sandbox: &str) -> Result<(), cri::Error> {
@@ -288,6 +304,14 @@ impl Agent {
         let id = sandbox.to_owned();
         self.cri.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() }).await?;
         self.cri.remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await
+    }
+}
+
+/// The UID in the name of a pod's log directory, `NAMESPACE_NAME_UID`; None for directories of others.
+fn log_owner(name: &str) -> Option<&str> {
+    match name.split('_').collect::<Vec<_>>().as_slice() {
+        [namespace, pod, uid] if ![namespace, pod, uid].iter().any(|part| part.is_empty()) => Some(uid),
+        _ => None,
     }
 }
 
@@ -318,6 +342,13 @@ fn changed<'a>(before: &'a Seen, now: &'a Seen) -> BTreeSet<&'a String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logs_name_their_owner() {
+        for (name, want) in [("ns_web_1-2", Some("1-2")), ("kube-system_etcd-n_0af", Some("0af")), ("a_b", None), ("a_b_c_d", None), ("a__c", None)] {
+            assert_eq!(log_owner(name), want, "{name}");
+        }
+    }
 
     #[test]
     fn a_relist_names_the_pods_that_changed() {

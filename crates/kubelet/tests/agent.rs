@@ -533,6 +533,22 @@ async fn a_probe_that_fails_all_the_time_does_not_hold_up_the_pods_other_work() 
 }
 
 #[tokio::test]
+async fn logs_of_gone_pods_are_removed_and_those_of_others_stay() {
+    let mut world = World::new().await;
+    let logs = world.drive().join("var/log/pods");
+    for name in ["default_gone_0000-1", "not-ours", "default_gone_0000-1/c"] {
+        std::fs::create_dir_all(logs.join(name)).unwrap();
+    }
+    std::fs::write(logs.join("default_gone_0000-1/c/0.log"), "old").unwrap();
+    world.pod("web", json!({})).await;
+    world.start_agent();
+    world.until_running("web").await;
+    world.eventually("logs of the gone pod removed", async || !logs.join("default_gone_0000-1").exists()).await;
+    let uid = world.pods().get("web").await.unwrap().metadata.uid.unwrap();
+    assert!(logs.join("not-ours").is_dir() && logs.join(format!("default_web_{uid}")).is_dir());
+}
+
+#[tokio::test]
 async fn readiness_follows_its_probe() {
     let mut world = ready_world().await;
     let code = std::sync::Arc::new(std::sync::atomic::AtomicU16::new(503));
