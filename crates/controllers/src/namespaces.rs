@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     fn message(found: &Found, type_: &str) -> (bool, String) {
-        let [all @ ..] = conditions(found);
+        let all = conditions(found);
         let (_, holds, reason, message) = all.into_iter().find(|one| one.0 == type_).unwrap();
         (holds, format!("{reason}: {message}"))
     }

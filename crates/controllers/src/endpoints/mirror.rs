@@ -50,7 +50,9 @@ impl Row {
         if skipped || meta.annotations.as_ref().is_some_and(|all| all.contains_key(LEADER)) {
             return None;
         }
-        let (mut subsets, mut invalid): (Vec<(Vec<Port>, Vec<Member>)>, usize) = (Vec::new(), 0);
+        let mut invalid = 0;
+        // Addresses by the ports that they share.
+        let mut subsets: Vec<(Vec<Port>, Vec<Member>)> = Vec::new();
         for subset in endpoints.subsets.iter().flatten() {
             let ports = ports(subset);
             let ready = subset.addresses.iter().flatten().map(|address| member(address, true));

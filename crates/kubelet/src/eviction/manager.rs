@@ -64,7 +64,7 @@ impl Manager {
             changed
         });
         let active: Vec<(String, Arc<Pod>)> = pods.into_iter().filter(|(uid, _)| !evicting.contains(uid)).collect();
-        let over = self.candidates(&active, &uses, |pod| rank::has_limits(pod)).await;
+        let over = self.candidates(&active, &uses, rank::has_limits).await;
         let over: Vec<_> = over.iter().filter_map(|c| Some((c.uid.clone(), rank::over_limit(c, dedicated)?))).collect();
         if !over.is_empty() {
             over.into_iter().for_each(|(uid, evicted)| self.evict(evicting, uid, evicted));

@@ -68,32 +68,37 @@ fn no_defaults() -> NodeConfig {
             image_gc_low_threshold_percent: 70,
             image_minimum_gc_age: "3m".parse().unwrap(),
         },
-        kube_proxy: KubeProxyConfiguration {
-            client_connection: ClientConnection { kubeconfig: "/p".into() },
-            hostname_override: "h".into(),
-            bind_address: "10.0.0.5".parse().unwrap(),
-            bind_address_hard_fail: true,
-            mode: ProxyMode::Userspace,
-            metrics_bind_address: "127.0.0.1:1".parse().unwrap(),
-            healthz_bind_address: "10.0.0.5".parse().unwrap(),
-            node_port_addresses: vec!["localhost".parse().unwrap()],
-            cluster_cidr: "10.1.0.0/16".parse().unwrap(),
-            detect_local_mode: DetectLocalMode::NodeCidr,
-            detect_local: DetectLocal { bridge_interface: "br".into(), interface_name_prefix: "v".into() },
-            nftables: Nftables { masquerade_all: true, masquerade_bit: serde_json::from_str::<MasqueradeBit>("7").unwrap() },
-            sync_period: GoDuration(Duration::from_secs(7)),
-            udp_idle_timeout: GoDuration(Duration::from_secs(8)),
-            feature_gates: BTreeMap::from([("WinDSR".to_owned(), false)]),
-            winkernel: Winkernel {
-                network_name: "n".into(),
-                source_vip: "10.1.0.2".parse().ok(),
-                enable_dsr: false,
-                root_hns_endpoint_name: "r".into(),
-                forward_health_check_vip: true,
-            },
-            windows_run_as_service: true,
-            logging: Logging { verbosity: 4 },
+        kube_proxy: proxy_without_defaults(),
+    }
+}
+
+/// The proxy's part of it.
+fn proxy_without_defaults() -> KubeProxyConfiguration {
+    KubeProxyConfiguration {
+        client_connection: ClientConnection { kubeconfig: "/p".into() },
+        hostname_override: "h".into(),
+        bind_address: "10.0.0.5".parse().unwrap(),
+        bind_address_hard_fail: true,
+        mode: ProxyMode::Userspace,
+        metrics_bind_address: "127.0.0.1:1".parse().unwrap(),
+        healthz_bind_address: "10.0.0.5".parse().unwrap(),
+        node_port_addresses: vec!["localhost".parse().unwrap()],
+        cluster_cidr: "10.1.0.0/16".parse().unwrap(),
+        detect_local_mode: DetectLocalMode::NodeCidr,
+        detect_local: DetectLocal { bridge_interface: "br".into(), interface_name_prefix: "v".into() },
+        nftables: Nftables { masquerade_all: true, masquerade_bit: serde_json::from_str::<MasqueradeBit>("7").unwrap() },
+        sync_period: GoDuration(Duration::from_secs(7)),
+        udp_idle_timeout: GoDuration(Duration::from_secs(8)),
+        feature_gates: BTreeMap::from([("WinDSR".to_owned(), false)]),
+        winkernel: Winkernel {
+            network_name: "n".into(),
+            source_vip: "10.1.0.2".parse().ok(),
+            enable_dsr: false,
+            root_hns_endpoint_name: "r".into(),
+            forward_health_check_vip: true,
         },
+        windows_run_as_service: true,
+        logging: Logging { verbosity: 4 },
     }
 }
 
