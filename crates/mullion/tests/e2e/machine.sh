@@ -60,7 +60,7 @@ snapshot() {
     ip address >addresses
     { ip route show table all && ip -6 route show table all && ip rule && ip -6 rule; } >routes
     nft list ruleset >nft
-    if command -v iptables-save >/dev/null; then iptables-save | grep -v '^#' >iptables; fi
+    if command -v iptables-save >/dev/null; then iptables-save >iptables-save && sed '/^#/d' iptables-save >iptables; fi
     # How many connections there are changes by itself.
     grep -rs '' /proc/sys/net | grep -v nf_conntrack_count | sort >sysctls
     cat /proc/self/mountinfo >mounts
