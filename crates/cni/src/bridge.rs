@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::fold::fold_map;
 use crate::ipam;
-use crate::links::{configure, host_name, mac_text, must_find, net, remove_pair, switch};
+use crate::links::{check_inside, configure, detach, drifted, host_name, mac_text, must_find, net, switch};
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, IpConfig, Route, code};
 
@@ -90,7 +90,7 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     let config = Config::read(request)?;
     match request.command {
         Command::Add => add(request, &config).map(Some),
-        Command::Del => del(request).map(|()| None),
+        Command::Del => detach(request).map(|()| None),
         Command::Check => check(request).map(|()| None),
         Command::Gc | Command::Status => ipam::delegate(request, request.command).map(|_| None),
     }
@@ -263,33 +263,11 @@ fn make_gateway(host: &Rtnl, config: &Config, bridge: &Link, ips: &[IpConfig]) -
     Ok(())
 }
 
-fn del(request: &Request) -> Result<(), CniError> {
-    let removed = remove_pair(request);
-    // An address may only be given out again once no interface has it.
-    if removed.is_ok() {
-        ipam::delegate(request, Command::Del)?;
-    }
-    removed
-}
-
 fn check(request: &Request) -> Result<(), CniError> {
-    let drift = |text: String| CniError::new(code::DRIFT, text);
-    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| drift(format!("netns {:?} is gone: {e}", request.netns)))?;
-    let inside = Rtnl::open_in(&sandbox).map_err(net)?;
-    let link = inside.link(&request.ifname).map_err(net)?.filter(|link| link.up);
-    let link = link.ok_or_else(|| drift(format!("{} is missing or down in {:?}", request.ifname, request.netns)))?;
-    let addresses = inside.addrs(link.index).map_err(net)?;
-    let expected = request.config.prev_result()?.unwrap_or_default();
-    if let Some(lost) = expected.ips.iter().find(|ip| !addresses.contains(&ip.address)) {
-        return Err(drift(format!("{} lost its address {}", request.ifname, lost.address)));
-    }
-    let routes = inside.routes().map_err(net)?;
-    if let Some(lost) = expected.routes.iter().find(|desired| !routes.iter().any(|r| r.dst == desired.dst)) {
-        return Err(drift(format!("{} lost its route to {}", request.ifname, lost.dst)));
-    }
+    check_inside(request)?;
     let host = Rtnl::open().map_err(net)?;
     if host.link(&host_name(request)).map_err(net)?.and_then(|link| link.master).is_none() {
-        return Err(drift(format!("the host's end of {} is not on its bridge", request.ifname)));
+        return Err(drifted(format!("the host's end of {} is not on its bridge", request.ifname)));
     }
     ipam::delegate(request, Command::Check).map(drop)
 }

@@ -7,7 +7,8 @@ use linux_sys::netlink::{Link, NetlinkError, Route as KernelRoute, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 
-use crate::plugin::Request;
+use crate::ipam;
+use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, code};
 
 pub(crate) fn net(error: NetlinkError) -> CniError {
@@ -65,7 +66,7 @@ pub(crate) fn configure(request: &Request, inside: &Rtnl, result: &AddResult) ->
 }
 
 /// Removes the pod's end, and with it the host's. A sandbox that is gone took both along.
-pub(crate) fn remove_pair(request: &Request) -> Result<(), CniError> {
+fn remove_pair(request: &Request) -> Result<(), CniError> {
     let inside = NetNs::open(Path::new(&request.netns)).ok().and_then(|sandbox| Rtnl::open_in(&sandbox).ok());
     if let Some(inside) = inside.filter(|_| !request.netns.is_empty())
         && let Some(link) = inside.link(&request.ifname).map_err(net)?
@@ -85,4 +86,34 @@ pub(crate) fn gone(deleted: Result<(), NetlinkError>) -> Result<(), CniError> {
         Err(error) if !error.is_not_found() => Err(net(error)),
         _ => Ok(()),
     }
+}
+
+/// DEL of a pod that has a pair of its own.
+pub(crate) fn detach(request: &Request) -> Result<(), CniError> {
+    remove_pair(request)?;
+    // An address may only be given out again once no interface has it.
+    ipam::delegate(request, Command::Del).map(drop)
+}
+
+/// The error of a CHECK that finds something else than ADD left.
+pub(crate) fn drifted(text: String) -> CniError {
+    CniError::new(code::DRIFT, text)
+}
+
+/// CHECK of the pod's end: it is up, with the addresses and routes that ADD gave it. Returns what ADD answered.
+pub(crate) fn check_inside(request: &Request) -> Result<AddResult, CniError> {
+    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| drifted(format!("netns {:?} is gone: {e}", request.netns)))?;
+    let inside = Rtnl::open_in(&sandbox).map_err(net)?;
+    let link = inside.link(&request.ifname).map_err(net)?.filter(|link| link.up);
+    let link = link.ok_or_else(|| drifted(format!("{} is missing or down in {:?}", request.ifname, request.netns)))?;
+    let addresses = inside.addrs(link.index).map_err(net)?;
+    let expected = request.config.prev_result()?.unwrap_or_default();
+    if let Some(lost) = expected.ips.iter().find(|ip| !addresses.contains(&ip.address)) {
+        return Err(drifted(format!("{} lost its address {}", request.ifname, lost.address)));
+    }
+    let routes = inside.routes().map_err(net)?;
+    if let Some(lost) = expected.routes.iter().find(|desired| !routes.iter().any(|route| route.dst == desired.dst)) {
+        return Err(drifted(format!("{} lost its route to {}", request.ifname, lost.dst)));
+    }
+    Ok(expected)
 }

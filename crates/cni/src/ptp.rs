@@ -11,9 +11,9 @@ use serde::Deserialize;
 use crate::bridge::masquerade;
 use crate::fold::fold_map;
 use crate::ipam;
-use crate::links::{configure, host_name, mac_text, must_find, net, remove_pair, switch};
+use crate::links::{check_inside, configure, detach, drifted, host_name, mac_text, must_find, net, switch};
 use crate::plugin::{Command, Request};
-use crate::spec::{AddResult, CniError, Interface, IpConfig, code};
+use crate::spec::{AddResult, CniError, Interface, IpConfig};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -38,7 +38,7 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     let config = Config::read(request)?;
     match request.command {
         Command::Add => add(request, &config).map(Some),
-        Command::Del => del(request).map(|()| None),
+        Command::Del => detach(request).map(|()| None),
         Command::Check => check(request).map(|()| None),
         Command::Gc | Command::Status => ipam::delegate(request, request.command).map(|_| None),
     }
@@ -142,34 +142,12 @@ fn answer_for_gateway(host: &Rtnl, link: &Link, ip: &IpConfig) -> Result<(), Cni
     tolerate(host.add_route(&KernelRoute::new(IpNet::from(ip.address.addr())).oif(link.index)))
 }
 
-fn del(request: &Request) -> Result<(), CniError> {
-    let removed = remove_pair(request);
-    // An address may only be given out again once no interface has it.
-    if removed.is_ok() {
-        ipam::delegate(request, Command::Del)?;
-    }
-    removed
-}
-
 fn check(request: &Request) -> Result<(), CniError> {
-    let drift = |text: String| CniError::new(code::DRIFT, text);
-    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| drift(format!("netns {:?} is gone: {e}", request.netns)))?;
-    let inside = Rtnl::open_in(&sandbox).map_err(net)?;
-    let link = inside.link(&request.ifname).map_err(net)?.filter(|link| link.up);
-    let link = link.ok_or_else(|| drift(format!("{} is missing or down in {:?}", request.ifname, request.netns)))?;
-    let addresses = inside.addrs(link.index).map_err(net)?;
-    let expected = request.config.prev_result()?.unwrap_or_default();
-    if let Some(lost) = expected.ips.iter().find(|ip| !addresses.contains(&ip.address)) {
-        return Err(drift(format!("{} lost its address {}", request.ifname, lost.address)));
-    }
-    let routes = inside.routes().map_err(net)?;
-    if let Some(lost) = expected.routes.iter().find(|desired| !routes.iter().any(|route| route.dst == desired.dst)) {
-        return Err(drift(format!("{} lost its route to {}", request.ifname, lost.dst)));
-    }
+    let expected = check_inside(request)?;
     let host = Rtnl::open().map_err(net)?;
     let known = host.routes().map_err(net)?;
     if let Some(lost) = expected.ips.iter().find(|ip| !known.iter().any(|route| route.dst == IpNet::from(ip.address.addr()))) {
-        return Err(drift(format!("the host lost its route to {}", lost.address.addr())));
+        return Err(drifted(format!("the host lost its route to {}", lost.address.addr())));
     }
     ipam::delegate(request, Command::Check).map(drop)
 }
