@@ -13,12 +13,14 @@ pub mod conf;
 pub mod flannel;
 pub mod hns;
 pub mod mode;
+pub mod problem;
 pub mod render;
 mod rows;
 mod run;
 
 pub use mode::{Attachment, Desired, Mode, NetworkFacts, PodSettings, Role, Settings, UnknownMode, Vxlan};
-pub use rows::NodeRow;
+pub use problem::Problem;
+pub use rows::{Condition, NodeRow};
 pub use run::{Config, Status, run};
 
 use std::net::IpAddr;

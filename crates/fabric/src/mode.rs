@@ -22,6 +22,7 @@ pub use desired::{Desired, Hop, Masquerade, Through, Tunnel, Vtep};
 use crate::conf;
 use crate::flannel::Mac;
 use crate::hns;
+use crate::problem::{Kind, Problem};
 use crate::rows::NodeRow;
 
 /// How pods of different nodes reach each other.
@@ -233,32 +234,48 @@ pub struct Peer<'a> {
 pub fn desired(inputs: &Inputs<'_>) -> Desired {
     let mut desired = Desired::default();
     (inputs.settings.mode.row().3)(inputs, &mut desired);
+    let own = &inputs.settings.node_name;
+    if let (Role::Node(_), Some(row)) = (&inputs.settings.role, inputs.nodes.get(own))
+        && row.pod_cidrs.is_empty()
+    {
+        let text = format!(
+            "node {own}: it has no pod CIDR, so its pods get no network; start the controller manager with --allocate-node-cidrs, or set spec.podCIDR of the Node"
+        );
+        desired.problems.push(Problem::of_node(Kind::CidrMissing, own, text));
+    }
     desired
 }
 
-/// Every other node's pod CIDRs, and why some are left out. Nodes that do not have their CIDR or address yet are no
-/// problem: they will.
-pub fn peers<'a>(own: &str, nodes: &'a BTreeMap<String, NodeRow>, cluster_cidrs: &[IpNet]) -> (Vec<Peer<'a>>, Vec<String>) {
+/// Every other node's pod CIDRs, and why some are left out. Of two nodes with overlapping ones the older is right; towards others
+/// a host keeps its own in either case. Nodes that do not have their CIDR or address yet are no problem: they will.
+pub fn peers<'a>(own: &str, nodes: &'a BTreeMap<String, NodeRow>, cluster_cidrs: &[IpNet]) -> (Vec<Peer<'a>>, Vec<Problem>) {
     let (mut peers, mut problems) = (Vec::new(), Vec::new());
     // Disjoint, so that only the neighbours in order can overlap a new one.
-    let mut taken: BTreeMap<IpNet, &str> = BTreeMap::new();
-    let own_first = nodes.get_key_value(own).into_iter().chain(nodes.iter().filter(|(name, _)| *name != own));
-    for (name, row) in own_first {
+    let mut taken: BTreeMap<IpNet, (&str, &NodeRow)> = BTreeMap::new();
+    let mut in_order: Vec<(&String, &NodeRow)> = nodes.iter().collect();
+    in_order.sort_by_key(|(name, row)| (*name != own, row.created));
+    for (name, row) in in_order {
         for cidr in row.pod_cidrs.iter().copied() {
             if !cluster_cidrs.iter().any(|cluster| cluster.contains(&cidr)) {
                 let known = cluster_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ");
-                problems.push(format!("node {name}: pod CIDR {cidr} is outside the cluster's {known}; it gets no route"));
+                let text = format!("node {name}: pod CIDR {cidr} is outside the cluster's {known}; it gets no route");
+                problems.push(Problem::of_node(Kind::CidrOutside, name, text));
                 continue;
             }
             let before = taken.range(..=cidr).next_back().filter(|(other, _)| other.contains(&cidr));
             let after = taken.range(cidr..).next().filter(|(other, _)| cidr.contains(*other));
-            if let Some((other, holder)) = before.or(after) {
-                problems.push(format!(
-                    "node {name}: pod CIDR {cidr} overlaps {other} of node {holder}; it gets no route until one of the two nodes is registered anew"
-                ));
+            if let Some((other, (holder, held))) = before.or(after) {
+                // This host is asked first whatever its age.
+                let newer_is_own = *holder == own && (held.created, own) > (row.created, name.as_str());
+                let (wrong, cidr, right, other) =
+                    if newer_is_own { (own, *other, name.as_str(), cidr) } else { (name.as_str(), cidr, *holder, *other) };
+                let text = format!(
+                    "node {wrong}: pod CIDR {cidr} overlaps {other} of node {right}; it gets no route until one of the two nodes is registered anew"
+                );
+                problems.push(Problem::of_node(Kind::CidrOverlaps, wrong, text));
                 continue;
             }
-            taken.insert(cidr, name);
+            taken.insert(cidr, (name, row));
             if let Some(address) = row.address(cidr).filter(|_| name != own) {
                 peers.push(Peer { node: name, row, cidr, address });
             }

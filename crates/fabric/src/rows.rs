@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
 use crate::flannel::Announcement;
 
@@ -18,6 +18,34 @@ pub struct NodeRow {
     pub windows: bool,
     /// What it announces about its tunnel.
     pub announcement: Announcement,
+    /// When it was registered, in seconds; the older of two nodes keeps a pod CIDR that both have.
+    pub created: i64,
+    /// Its condition `NetworkUnavailable`.
+    pub condition: Option<Condition>,
+}
+
+/// A Node's condition `NetworkUnavailable`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Its status is `True`: pods of the node cannot reach others.
+    pub unavailable: bool,
+    pub reason: String,
+    pub message: String,
+}
+
+impl Condition {
+    pub const TYPE: &'static str = "NetworkUnavailable";
+    /// The longest message that is kept.
+    pub const LONGEST: usize = 1024;
+
+    fn of(status: &NodeStatus) -> Option<Self> {
+        let found = status.conditions.iter().flatten().find(|condition| condition.type_ == Self::TYPE)?;
+        Some(Self {
+            unavailable: found.status != "False",
+            reason: found.reason.clone().unwrap_or_default(),
+            message: found.message.iter().flat_map(|message| message.chars()).take(Self::LONGEST).collect(),
+        })
+    }
 }
 
 impl NodeRow {
@@ -38,7 +66,9 @@ impl NodeRow {
         let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
         let reported = status.and_then(|s| s.node_info.as_ref()).map(|info| &info.operating_system);
         let announcement = node.metadata.annotations.as_ref().map(Announcement::read).unwrap_or_default();
-        Some(Self { pod_cidrs, addresses, windows: label.or(reported).is_some_and(|os| os == "windows"), announcement })
+        let created = node.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+        let condition = status.and_then(Condition::of);
+        Some(Self { pod_cidrs, addresses, windows: label.or(reported).is_some_and(|os| os == "windows"), announcement, created, condition })
     }
 
     /// The pod CIDR of IPv4.

@@ -1,6 +1,6 @@
 //! Reconcile loop: Nodes in; routes, network and configuration out; a periodic pass repairs drift.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +20,13 @@ use tokio::time::Instant;
 use crate::conf;
 use crate::flannel::Mac;
 use crate::mode::{self, Attachment, Desired, HostState, Inputs, Mode, NetworkFacts, PodSettings, Role, Settings};
+use crate::problem::{Kind, Problem};
 use crate::rows::NodeRow;
 use crate::{apply, hns};
+
+mod report;
+
+use report::Reporter;
 
 /// What the fabric of one host needs.
 pub struct Config {
@@ -52,7 +57,19 @@ pub struct Status {
     /// This node's pod CIDR, once it has one.
     pub pod_cidr: Option<IpNet>,
     /// What is wrong, one sentence each with its way out.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// What one pass reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    /// See [`Status`].
+    ready: bool,
+    problems: Vec<Problem>,
+    /// The nodes to whose pods this host has routes.
+    reached: BTreeSet<String>,
+    /// Nothing is left to do.
+    done: bool,
 }
 
 /// Keeps the pod network of this node until `shutdown` completes. Routes, network and configuration stay: pods outlive
@@ -61,7 +78,8 @@ pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     let nodes = Informer::start(Api::<Node>::all(config.client.clone()), Selection::all().of(&config.api), NodeRow::of);
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
     let changes = config.changes.take();
-    let fabric = Fabric { config, nodes, status };
+    let reporter = Reporter::new(config.client.clone(), &config.settings.node_name, config.full_pass);
+    let fabric = Fabric { config, nodes, status, reporter };
     tokio::pin!(shutdown);
     tokio::select! {
         () = fabric.drive(changes) => {}
@@ -73,6 +91,7 @@ struct Fabric {
     config: Config,
     nodes: Informer<NodeRow>,
     status: watch::Sender<Status>,
+    reporter: Reporter,
 }
 
 impl Fabric {
@@ -117,25 +136,29 @@ impl Fabric {
     async fn pass(&mut self) -> bool {
         let nodes: BTreeMap<String, NodeRow> = self.nodes.snapshot().into_iter().map(|(key, row)| (key.name, (*row).clone())).collect();
         let pod_cidr = nodes.get(&self.config.settings.node_name).and_then(NodeRow::pod_cidr);
-        let table = &self.config.routes;
-        let observed = match table.list() {
-            Ok(observed) => observed,
-            Err(error) => {
-                let ready = self.status.borrow().ready;
-                self.report(Status { ready, pod_cidr, problems: vec![error.to_report_string()] });
-                return false;
-            }
-        };
-        let state = match self.host_state(&nodes, &observed).await {
-            Ok(state) => state,
-            Err(problem) => {
-                let ready = self.status.borrow().ready;
-                self.report(Status { ready, pod_cidr, problems: vec![problem] });
-                return false;
-            }
-        };
+        let outcome = self.carry_out(&nodes, pod_cidr).await;
+        self.reporter.tell(&self.config.settings, &nodes, &outcome).await;
+        let Outcome { ready, problems, done, .. } = outcome;
+        self.report(Status { ready, pod_cidr, problems });
+        done
+    }
+
+    /// Observes, decides and applies.
+    async fn carry_out(&self, nodes: &BTreeMap<String, NodeRow>, pod_cidr: Option<IpNet>) -> Outcome {
         let settings = &self.config.settings;
-        let desired = mode::desired(&Inputs { settings, nodes: &nodes, routes: &observed, state: &state });
+        let not_seen = |problem: String| {
+            let problems = vec![Problem::failed(problem)];
+            Outcome { ready: self.status.borrow().ready, problems, ..Outcome::default() }
+        };
+        let observed = match self.config.routes.list() {
+            Ok(observed) => observed,
+            Err(error) => return not_seen(error.to_report_string()),
+        };
+        let state = match self.host_state(nodes, &observed).await {
+            Ok(state) => state,
+            Err(problem) => return not_seen(problem),
+        };
+        let desired = mode::desired(&Inputs { settings, nodes, routes: &observed, state: &state });
         let mut problems = desired.problems.clone();
         let mut done = self.keep_ways(&desired, &observed, &mut problems);
         let mut ready = matches!(settings.role, Role::Host { .. } | Role::Router);
@@ -159,17 +182,17 @@ impl Fabric {
                 Ok(true) => tracing::info!("announced this node in flannel's annotations"),
                 Ok(false) => {}
                 Err(error) => {
-                    problems.push(format!(
+                    problems.push(Problem::failed(format!(
                         "cannot annotate node {}: {}; let the node patch its own Node",
                         settings.node_name,
                         error.to_report_string()
-                    ));
+                    )));
                     done = false;
                 }
             }
         }
-        self.report(Status { ready, pod_cidr, problems });
-        done
+        let reached = desired.routes.into_values().map(|hop| hop.node).collect();
+        Outcome { ready, problems, reached, done }
     }
 
     /// What the mode needs to know of the host beside its routes.
@@ -200,12 +223,12 @@ impl Fabric {
     }
 
     /// The tunnel and the routes. A peer is known to the tunnel before it is routed to, and forgotten after.
-    fn keep_ways(&self, desired: &Desired, observed: &[HostRoute], problems: &mut Vec<String>) -> bool {
+    fn keep_ways(&self, desired: &Desired, observed: &[HostRoute], problems: &mut Vec<Problem>) -> bool {
         let mut done = true;
         let tunnel = match apply::open_tunnel(desired) {
             Ok(tunnel) => tunnel,
             Err(problem) => {
-                problems.push(problem);
+                problems.push(Problem::failed(problem));
                 done = false;
                 None
             }
@@ -213,7 +236,7 @@ impl Fabric {
         let (wrong, all) = apply::routes::keep(&*self.config.routes, &desired.routes, observed, tunnel);
         problems.extend(wrong);
         if let Err(problem) = apply::trim_tunnel(desired, tunnel) {
-            problems.push(problem);
+            problems.push(Problem::failed(problem));
             done = false;
         }
         done && all
@@ -235,26 +258,27 @@ impl Fabric {
     }
 
     /// Makes the network of this node's pods, then its CNI configuration. True when pods can be attached.
-    async fn keep_network(&self, desired: &Desired) -> Result<bool, String> {
+    async fn keep_network(&self, desired: &Desired) -> Result<bool, Problem> {
         let Role::Node(pods) = &self.config.settings.role else { return Ok(false) };
         if let Some(network) = &desired.hns {
-            let hcn = self.config.hcn.as_ref().ok_or("the pod network needs the Host Networking Service, which this host does not have")?;
+            let none = || Problem::failed("the pod network needs the Host Networking Service, which this host does not have");
+            let hcn = self.config.hcn.as_ref().ok_or_else(none)?;
             let hide = || {
                 if let Err(error) = apply::cni::remove(&pods.cni_conf_dir) {
                     tracing::warn!(error = %error.as_report(), "cannot remove the CNI configuration");
                 }
             };
-            apply::hns::ensure(hcn, network, hide).await.map_err(|e| e.to_report_string())?;
+            apply::hns::ensure(hcn, network, hide).await.map_err(|error| Problem::here(error.kind(), error.to_report_string()))?;
         }
         #[cfg(target_os = "linux")]
         if let Some(masquerade) = desired.masquerade {
-            apply::forwarding::ensure(masquerade).map_err(|e| e.to_report_string())?;
+            apply::forwarding::ensure(masquerade).map_err(|error| Problem::failed(error.to_report_string()))?;
         }
         let Some(document) = &desired.cni else { return Ok(false) };
         if let (Some(path), Some(text)) = (&pods.subnet_env, &desired.subnet_env) {
-            apply::cni::write_subnet_env(path, text).map_err(|e| e.to_report_string())?;
+            apply::cni::write_subnet_env(path, text).map_err(|error| Problem::failed(error.to_report_string()))?;
         }
-        if apply::cni::write(&pods.cni_conf_dir, document).map_err(|e| e.to_report_string())? {
+        if apply::cni::write(&pods.cni_conf_dir, document).map_err(|error| Problem::failed(error.to_report_string()))? {
             tracing::info!(network = pods.network_name, "wrote the CNI configuration");
         }
         Ok(true)
@@ -262,7 +286,9 @@ impl Fabric {
 
     fn report(&self, next: Status) {
         self.status.send_if_modified(|status| {
-            for problem in next.problems.iter().filter(|problem| !status.problems.contains(problem)) {
+            // Every node is without a pod CIDR for a moment: the reporter says when it lasts.
+            let new = |problem: &&Problem| problem.kind != Kind::CidrMissing && !status.problems.contains(problem);
+            for problem in next.problems.iter().filter(new) {
                 tracing::warn!("{problem}");
             }
             if next.ready && !status.ready {

@@ -5,6 +5,7 @@ use hcn::{EndpointState, Guid, HcnClient, HcnError, HostComputeEndpoint, HostCom
 use ipnet::IpNet;
 
 use crate::hns::{Desired, OWNER};
+use crate::problem::Kind;
 
 /// Whether the network is ours under an id that HNS gave it: our mark and an id that no cluster derives. A service that ignores the ids
 /// that clients choose makes such networks, and so does one that makes its networks again.
@@ -48,6 +49,16 @@ pub enum HnsError {
         #[source]
         source: HcnError,
     },
+}
+
+impl HnsError {
+    /// What kind of trouble it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Foreign { .. } => Kind::NetworkOfOthers,
+            Self::Call { .. } => Kind::Failed,
+        }
+    }
 }
 
 fn failed(what: impl Into<String>) -> impl FnOnce(HcnError) -> HnsError {

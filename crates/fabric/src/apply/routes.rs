@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use thiserror_ext::AsReport as _;
 
 use crate::mode::{Hop, Through};
+use crate::problem::{Kind, Problem};
 
 /// One change of the routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +44,8 @@ impl fmt::Display for Step {
 pub struct Plan {
     /// The changes.
     pub steps: Vec<Step>,
-    /// Sentences for logs and status: which peer, why, and the way out.
-    pub problems: Vec<String>,
+    /// Which peer, why, and the way out.
+    pub problems: Vec<Problem>,
 }
 
 impl fmt::Display for Plan {
@@ -86,9 +87,9 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Opti
             plan.steps.push(Step::Replace { old: (*old).clone(), route, node });
         } else if let Some(foreign) = present.first() {
             let hop = foreign.via.map_or_else(|| "a link".to_owned(), |ip| ip.to_string());
-            plan.problems.push(format!(
-                "node {node}: a route to {dst} by {hop} exists and is not ours; remove it so that pods of {node} are reached by {via}"
-            ));
+            let text =
+                format!("node {node}: a route to {dst} by {hop} exists and is not ours; remove it so that pods of {node} are reached by {via}");
+            plan.problems.push(Problem::of_node(Kind::RouteOfOthers, &node, text));
         } else {
             plan.steps.push(Step::Add { route, node });
         }
@@ -97,7 +98,7 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Opti
 }
 
 /// Changes the routing table; returns what went wrong, and whether every step was taken.
-pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Option<u32>) -> (Vec<String>, bool) {
+pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Option<u32>) -> (Vec<Problem>, bool) {
     let Plan { steps, mut problems } = plan(desired, observed, tunnel);
     let mut done = true;
     for step in steps {
@@ -110,7 +111,11 @@ pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[Host
         match applied {
             Ok(()) => tracing::info!("route {step}"),
             Err(error) => {
-                problems.push(error.to_report_string());
+                let text = error.to_report_string();
+                problems.push(match &step {
+                    Step::Add { node, .. } | Step::Replace { node, .. } => Problem::of_node(Kind::Failed, node, format!("node {node}: {text}")),
+                    Step::Delete { .. } => Problem::failed(text),
+                });
                 done = false;
             }
         }

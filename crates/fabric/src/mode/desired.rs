@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use crate::flannel::Mac;
+use crate::problem::Problem;
 use crate::{conf, hns};
 
 /// What leads to a next hop.
@@ -82,8 +83,8 @@ pub struct Desired {
     pub cni: Option<Value>,
     /// Annotations of this node's own Node.
     pub annotations: BTreeMap<String, String>,
-    /// Sentences for logs and status: which node, why, and the way out.
-    pub problems: Vec<String>,
+    /// For logs, Events and status.
+    pub problems: Vec<Problem>,
 }
 
 impl fmt::Display for Desired {

@@ -10,6 +10,7 @@ use host::HostRoute;
 
 use super::{Desired, Hop, Inputs, Peer, Role, Through};
 use crate::flannel::{Announcement, HOST_GATEWAY, announce_host_gateway};
+use crate::problem::{Kind, Problem};
 
 pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     inputs.plain_network(desired);
@@ -24,7 +25,7 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
 }
 
 /// Routes every peer's pods to where `next_hop` says; it must be a neighbour.
-pub(super) fn route_to_neighbours(inputs: &Inputs<'_>, desired: &mut Desired, next_hop: impl Fn(&Peer<'_>) -> Result<IpAddr, String>) {
+pub(super) fn route_to_neighbours(inputs: &Inputs<'_>, desired: &mut Desired, next_hop: impl Fn(&Peer<'_>) -> Result<IpAddr, Problem>) {
     let mode = inputs.settings.mode;
     for peer in inputs.peers(desired) {
         let (node, cidr) = (peer.node, peer.cidr);
@@ -39,18 +40,24 @@ pub(super) fn route_to_neighbours(inputs: &Inputs<'_>, desired: &mut Desired, ne
             Way::Link => {
                 desired.routes.insert(cidr, Hop { via: address, through: Through::Network, node: node.to_owned() });
             }
-            Way::Router(router) => desired.problems.push(format!(
-                "node {node}: its address {address} is behind router {router}, so {mode} cannot reach its pods {cidr}; put the nodes on one network, or use the mode l3"
-            )),
-            Way::None => desired.problems.push(format!(
-                "node {node}: no route leads to its address {address}, so its pods {cidr} are not reached; give this host an address on the nodes' network"
-            )),
+            Way::Router(router) => {
+                let text = format!(
+                    "node {node}: its address {address} is behind router {router}, so {mode} cannot reach its pods {cidr}; put the nodes on one network, or use the mode l3"
+                );
+                desired.problems.push(Problem::of_node(Kind::NextHopUnreachable, node, text));
+            }
+            Way::None => {
+                let text = format!(
+                    "node {node}: no route leads to its address {address}, so its pods {cidr} are not reached; give this host an address on the nodes' network"
+                );
+                desired.problems.push(Problem::of_node(Kind::NextHopUnreachable, node, text));
+            }
         }
     }
 }
 
 /// Where a peer's pods are: the address that it announces, else its Node's.
-fn next_hop(peer: &Peer<'_>) -> Result<IpAddr, String> {
+fn next_hop(peer: &Peer<'_>) -> Result<IpAddr, Problem> {
     let (node, cidr) = (peer.node, peer.cidr);
     let backend = match &peer.row.announcement {
         Announcement::None => return Ok(peer.address),
@@ -58,12 +65,15 @@ fn next_hop(peer: &Peer<'_>) -> Result<IpAddr, String> {
             return Ok(public_ip.filter(|ip| ip.is_ipv4() == peer.address.is_ipv4()).unwrap_or(peer.address));
         }
         Announcement::Bad(reason) => {
-            return Err(format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew"));
+            let text = format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew");
+            return Err(Problem::of_node(Kind::AnnotationNotRead, node, text));
         }
         Announcement::Vxlan { .. } => "vxlan",
         Announcement::Other(backend) => backend,
     };
-    Err(format!("node {node}: its flannel backend is {backend}, not {HOST_GATEWAY}, so its pods {cidr} are not reached; give all nodes one backend"))
+    let text =
+        format!("node {node}: its flannel backend is {backend}, not {HOST_GATEWAY}, so its pods {cidr} are not reached; give all nodes one backend");
+    Err(Problem::of_node(Kind::BackendDiffers, node, text))
 }
 
 /// How a neighbour is reached.

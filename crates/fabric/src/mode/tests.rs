@@ -146,6 +146,30 @@ fn contradictions_are_reported_and_the_rest_goes_on() {
     ");
 }
 
+#[test]
+fn older_node_keeps_a_pod_cidr_that_two_have() {
+    let mut nodes = nodes(&[
+        ("a", &["192.168.1.0/24"], &["10.240.0.11"]),
+        ("b", &["192.168.1.0/25"], &["10.240.0.12"]),
+        ("c", &["192.168.2.0/24"], &["10.240.0.13"]),
+        ("none", &[], &["10.240.0.14"]),
+    ]);
+    for (name, created) in [("a", 30), ("b", 10), ("c", 20)] {
+        nodes.get_mut(name).unwrap().created = created;
+    }
+    let told = |own: &str| -> Vec<String> {
+        let settings = Settings { node_name: own.into(), ..settings(Mode::HostGateway, linux()) };
+        let desired = desired(&Inputs { settings: &settings, nodes: &nodes, routes: &host_routes(), state: &STATE });
+        desired.routes.keys().map(ToString::to_string).chain(desired.problems.into_iter().map(|problem| problem.text)).collect()
+    };
+    let newer = "node a: pod CIDR 192.168.1.0/24 overlaps 192.168.1.0/25 of node b; it gets no route until one of the two nodes is registered anew";
+    assert_eq!(told("a"), ["192.168.2.0/24", newer], "the newer blames itself, and keeps its own pods");
+    assert_eq!(told("b"), ["192.168.2.0/24", newer]);
+    assert_eq!(told("c"), ["192.168.1.0/25", newer]);
+    let missing = told("none").pop().unwrap();
+    assert!(missing.contains("node none: it has no pod CIDR") && missing.contains("--allocate-node-cidrs"), "{missing}");
+}
+
 /// Node `a` as it is at first, and others in every state.
 fn tunnelled() -> BTreeMap<String, NodeRow> {
     let mut nodes = nodes(&[

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 
 use super::{Attachment, Desired, Hop, Inputs, Masquerade, Role, Through, Tunnel, Vtep, Vxlan};
 use crate::flannel::{Announcement, HOST_GATEWAY, Mac, announce_vxlan};
+use crate::problem::{Kind, Problem};
 use crate::{conf, hns, nth};
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VXLAN headers.
@@ -63,8 +64,8 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     }
 }
 
-fn no_link(address: IpAddr) -> String {
-    format!("no interface of this host is on the network of its address {address}, so it has no tunnel; give it one that is")
+fn no_link(address: IpAddr) -> Problem {
+    Problem::failed(format!("no interface of this host is on the network of its address {address}, so it has no tunnel; give it one that is"))
 }
 
 /// The same after every restart. The first byte says that it was given locally, to one host.
@@ -116,9 +117,9 @@ fn vteps(inputs: &Inputs<'_>, desired: &mut Desired) -> BTreeMap<IpNet, Vtep> {
     for peer in inputs.peers(desired) {
         let (node, cidr) = (peer.node, peer.cidr);
         if !cidr.addr().is_ipv4() {
-            desired.problems.push(format!(
-                "node {node}: pod CIDR {cidr} is not reached, because overlays of HNS have IPv4 alone; use host-gateway or l3 for IPv6"
-            ));
+            let text =
+                format!("node {node}: pod CIDR {cidr} is not reached, because overlays of HNS have IPv4 alone; use host-gateway or l3 for IPv6");
+            desired.problems.push(Problem::of_node(Kind::FamilyNotReached, node, text));
             continue;
         }
         match &peer.row.announcement {
@@ -126,26 +127,32 @@ fn vteps(inputs: &Inputs<'_>, desired: &mut Desired) -> BTreeMap<IpNet, Vtep> {
             Announcement::Vxlan { vni, mac: Some(mac), public_ip } if *vni == own => {
                 if let Some(other) = holders.insert(*mac, node).filter(|other| *other != node) {
                     holders.insert(*mac, other);
-                    desired.problems.push(format!(
+                    let text = format!(
                         "node {node}: its tunnel has the MAC {mac} of node {other}, so its pods {cidr} are not reached; remove the annotation backend-data of the node whose machine was cloned, and restart its pod network"
-                    ));
+                    );
+                    desired.problems.push(Problem::of_node(Kind::MacTaken, node, text));
                     continue;
                 }
                 vteps.insert(cidr, Vtep { node: node.to_owned(), mac: *mac, host: public_ip.unwrap_or(peer.address) });
             }
-            Announcement::Vxlan { vni, .. } => desired.problems.push(format!(
-                "node {node}: its tunnel has VNI {vni}, not {own}, so its pods {cidr} are not reached; set \"VNI\": {own} and \"Port\": {port} in its net-conf.json (Windows has no VNI below 4096 and no other port)"
-            )),
+            Announcement::Vxlan { vni, .. } => {
+                let text = format!(
+                    "node {node}: its tunnel has VNI {vni}, not {own}, so its pods {cidr} are not reached; set \"VNI\": {own} and \"Port\": {port} in its net-conf.json (Windows has no VNI below 4096 and no other port)"
+                );
+                desired.problems.push(Problem::of_node(Kind::SegmentDiffers, node, text));
+            }
             Announcement::HostGateway { .. } => desired.problems.push(other_backend(node, HOST_GATEWAY, cidr)),
             Announcement::Other(backend) => desired.problems.push(other_backend(node, backend, cidr)),
             Announcement::Bad(reason) => {
-                desired.problems.push(format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew"));
+                let text = format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew");
+                desired.problems.push(Problem::of_node(Kind::AnnotationNotRead, node, text));
             }
         }
     }
     vteps
 }
 
-fn other_backend(node: &str, backend: &str, cidr: IpNet) -> String {
-    format!("node {node}: its flannel backend is {backend}, not vxlan, so its pods {cidr} are not reached; give all nodes one backend")
+fn other_backend(node: &str, backend: &str, cidr: IpNet) -> Problem {
+    let text = format!("node {node}: its flannel backend is {backend}, not vxlan, so its pods {cidr} are not reached; give all nodes one backend");
+    Problem::of_node(Kind::BackendDiffers, node, text)
 }

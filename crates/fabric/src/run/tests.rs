@@ -27,7 +27,7 @@ fn send(api: &ScriptedApi, kind: &str, name: &str, cidr: Option<&str>, address: 
 
 /// A routing table in memory, which marks what is added.
 #[derive(Default)]
-struct MemoryRoutes(Mutex<Vec<HostRoute>>);
+pub(super) struct MemoryRoutes(pub Mutex<Vec<HostRoute>>);
 
 impl Routes for MemoryRoutes {
     fn list(&self) -> Result<Vec<HostRoute>, RoutesError> {
@@ -61,7 +61,7 @@ impl MemoryRoutes {
     }
 }
 
-fn config(api: &ScriptedApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
+pub(super) fn config(client: &Client, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
     let pods = PodSettings {
         attachment: Attachment::Windows { adapter: "Ethernet".into(), loopback_dsr: true },
         cluster_uid: "uid".into(),
@@ -75,7 +75,7 @@ fn config(api: &ScriptedApi, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &
         subnet_env: Some(dir.join("run/subnet.env")),
     };
     Config {
-        client: api.client.clone(),
+        client: client.clone(),
         api: cluster::ApiServer::default(),
         settings: Settings {
             mode: Mode::HostGateway,
@@ -112,7 +112,7 @@ async fn lost_hns_objects_are_repaired_without_waiting_for_the_periodic_pass() {
     let dir = tempfile::tempdir().unwrap();
     let routes = Arc::new(MemoryRoutes::default());
     let changes = hcn::watch::Watch::start(HcnClient::new(simulator.session()), hcn::watch::Timing::default()).listen();
-    let config = Config { changes: Some(changes), ..config(&api, &routes, &hcn, dir.path()) };
+    let config = Config { changes: Some(changes), ..config(&api.client, &routes, &hcn, dir.path()) };
     let fabric = tokio::spawn(run(config, std::future::pending()));
     send(&api, "ADDED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
     api.listed();
@@ -151,7 +151,7 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     let lan = HostRoute { dst: "10.240.0.0/24".parse().unwrap(), via: None, oif: 7, on_link: false, metric: 0, ours: false };
     let routes = Arc::new(MemoryRoutes(Mutex::new(vec![lan])));
     let (status, mut seen) = watch::channel(Status::default());
-    let config = Config { full_pass: Duration::from_millis(100), status: Some(status), ..config(&api, &routes, &hcn, dir.path()) };
+    let config = Config { full_pass: Duration::from_millis(100), status: Some(status), ..config(&api.client, &routes, &hcn, dir.path()) };
     let stale = dir.path().join(conf::FILE);
     std::fs::write(&stale, "{}").unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -172,8 +172,9 @@ async fn windows_node_gets_routes_then_network_then_configuration() {
     };
     simulator.controls().add_fault(fail).unwrap();
     send(&api, "MODIFIED", "win01", Some("192.168.1.0/24"), "10.240.0.12");
-    let failing = seen.wait_for(|status| !status.problems.is_empty()).await.unwrap().clone();
-    assert!(failing.problems[0].contains("create the host's endpoint") && !failing.ready, "{failing:?}");
+    let refused = |status: &Status| status.problems.iter().any(|problem| problem.text.contains("create the host's endpoint"));
+    let failing = seen.wait_for(refused).await.unwrap().clone();
+    assert!(!failing.ready, "{failing:?}");
     assert!(!stale.exists(), "what an earlier boot left is hidden until the network is ready");
     seen.wait_for(|status| status.ready && status.problems.is_empty()).await.unwrap();
     assert!(std::fs::read_to_string(&stale).unwrap().contains("win-bridge"));

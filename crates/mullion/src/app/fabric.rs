@@ -56,7 +56,8 @@ fn print(args: &RoutesArgs, nodes: &Nodes) -> Result<(String, Vec<String>)> {
     let clusters = if args.cluster_cidr.is_empty() { &anywhere } else { &args.cluster_cidr };
     let (peers, problems) = mode::peers(name, nodes, clusters);
     let line = if args.next_hop == NextHop::PodGateway && format == Format::Windows { Line::to_pod_gateway } else { Line::to_node };
-    Ok((render(format, &peers.iter().map(line).collect::<Vec<_>>(), args.interface.as_deref()), problems))
+    let text = render(format, &peers.iter().map(line).collect::<Vec<_>>(), args.interface.as_deref());
+    Ok((text, problems.into_iter().map(|problem| problem.text).collect()))
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {

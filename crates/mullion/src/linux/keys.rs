@@ -47,8 +47,9 @@ pub fn prepare(dir: &Path, layout: &Layout, name: &str, server: &str) -> Result<
         let config = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, &user);
         pki::write_private(&dir.join(format!("{node}.conf")), &config.to_yaml())?;
     }
-    // The router reads Nodes, as the user of upstream's kube-proxy may.
-    let router = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), client(&ca, "system:kube-proxy", "")?).named(name, "router");
+    // The router reads Nodes and writes their condition NetworkUnavailable, as upstream's route controller may.
+    let identity = client(&ca, "system:serviceaccount:kube-system:route-controller", "")?;
+    let router = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, "router");
     pki::write_private(&dir.join(ROUTER_KUBECONFIG), &router.to_yaml())?;
     // One name for context, cluster and user: files of several clusters merge, and `kubectl --context NAME` works.
     let admin = kubeconfig(&ca, server, client(&ca, "kubernetes-admin", "system:masters")?).named(name, name);
