@@ -3,23 +3,24 @@
 //! One key is ours: with `routed`, packet filters and Services of the node apply between its own pods. Where bridge
 //! netfilter does that already (`bridge-nf-call-iptables`), nothing more is needed; where it is off, as on stock Debian,
 //! the bridge's ports are isolated and the node answers ARP and forwards between them.
-//! Not here: VLANs, promiscuous mode and MAC spoof checks; a configuration that asks for them is refused.
-
-use std::path::Path;
+//! Not here: VLANs; a configuration that asks for them is refused.
 
 use ipnet::IpNet;
-use linux_sys::netlink::{BridgePort, Link, Rtnl};
+use linux_sys::netlink::{BridgePort, Link, LinkChange, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 use serde::Deserialize;
 
 use crate::fold::fold_map;
 use crate::ipam;
-use crate::links::{check_inside, configure, detach, drifted, host_name, mac_text, must_find, net, switch};
+use crate::links::{
+    Found, check_mac, check_pair, collect_pairs, configure, detach, drifted, mac_text, make_pair, must_find, net, open_sandbox, switch,
+};
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, IpConfig, Route, code};
 
 pub(crate) mod masquerade;
+mod spoof;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -61,20 +62,18 @@ const KEYS: &[&str] =
 
 impl Config {
     fn read(request: &Request) -> Result<Self, CniError> {
+        request.refuse_unknown_args(&["MAC"])?;
         let mut document = request.config.document.clone();
         fold_map(&mut document, KEYS);
         document.retain(|key, value| KEYS.contains(&key.as_str()) && !value.is_null());
         let mut config: Self = serde_json::from_value(document.into()).map_err(|e| CniError::decode("the configuration of bridge", &e))?;
         config.is_gateway |= config.is_default_gateway;
         if config.hairpin_mode && config.promisc_mode {
-            return Err(CniError::config("cannot set hairpin mode and promiscuous mode at the same time."));
+            return Err(CniError::config("cannot set hairpin mode and promiscuous mode at the same time"));
         }
-        let unsupported = [(config.vlan != 0, "vlan"), (config.promisc_mode, "promiscMode"), (config.mac_spoof_check, "macspoofchk")];
-        if let Some((_, field)) = unsupported.iter().find(|(asked, _)| *asked) {
-            return Err(CniError::new(
-                code::UNSUPPORTED_FIELD,
-                format!("bridge does not support {field}; remove it from network {:?}", request.config.name),
-            ));
+        if config.vlan != 0 {
+            let text = format!("bridge does not support vlan; remove it from network {:?}", request.config.name);
+            return Err(CniError::new(code::UNSUPPORTED_FIELD, text));
         }
         Ok(config)
     }
@@ -90,9 +89,10 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     let config = Config::read(request)?;
     match request.command {
         Command::Add => add(request, &config).map(Some),
-        Command::Del => detach(request).map(|()| None),
-        Command::Check => check(request).map(|()| None),
-        Command::Gc | Command::Status => ipam::delegate(request, request.command).map(|_| None),
+        Command::Del => del(request, &config).map(|()| None),
+        Command::Check => check(request, &config).map(|()| None),
+        Command::Gc => gc(request, &config).map(|()| None),
+        Command::Status => ipam::delegate(request, Command::Status).map(|_| None),
     }
 }
 
@@ -105,45 +105,39 @@ pub fn check_config(request: &Request) -> Result<(), CniError> {
 }
 
 fn add(request: &Request, config: &Config) -> Result<AddResult, CniError> {
-    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| CniError::io(format_args!("open netns {:?}", request.netns), &e))?;
     let host = Rtnl::open().map_err(net)?;
-    let inside = Rtnl::open_in(&sandbox).map_err(net)?;
-    if inside.link(&request.ifname).map_err(net)?.is_some() {
-        return Err(CniError::internal(format!("container veth name {:?} already exists", request.ifname)));
-    }
-    let made = attach(request, config, &host, &inside, &sandbox);
+    let bridge = ensure_bridge(&host, config)?;
+    let sandbox = open_sandbox(request)?;
+    // A port with an MTU of its own would lower that of the bridge.
+    let near = make_pair(request, &host, &sandbox, Some(if config.mtu == 0 { bridge.mtu } else { config.mtu }))?;
+    let made = attach(request, config, &host, &bridge, &near, &sandbox);
     if made.is_err() {
         // Best effort: the first error is the one to report.
-        if let Ok(Some(link)) = host.link(&host_name(request)) {
-            let _ = host.del_link(link.index);
-        }
+        let _ = host.del_link(near.index);
         let _ = ipam::delegate(request, Command::Del);
+        if config.mac_spoof_check {
+            let _ = spoof::forget(|owner| owner == spoof::owner(&request.container_id, &request.ifname));
+        }
     }
     made
 }
 
-fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbox: &NetNs) -> Result<AddResult, CniError> {
-    let bridge = ensure_bridge(host, config)?;
-    connect(request, config, host, &bridge, sandbox)?;
-    let Some(mut result) = ipam::delegate(request, Command::Add)?.filter(|r| !r.ips.is_empty()) else {
-        return Err(CniError::config("IPAM plugin returned missing IP config"));
-    };
-    for ip in &mut result.ips {
-        ip.interface = Some(2);
-        if config.is_gateway && ip.gateway.is_none() {
-            ip.gateway = ip.address.hosts().next();
-        }
+fn attach(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, near: &Link, sandbox: &NetNs) -> Result<AddResult, CniError> {
+    join(config, host, bridge, near)?;
+    let inside = open_inside(request, sandbox)?;
+    if config.mac_spoof_check {
+        let far = must_find(&inside, &request.ifname)?;
+        spoof::ensure(&near.name, far.mac, &spoof::owner(&request.container_id, &request.ifname))?;
     }
-    if config.is_default_gateway {
-        add_default_routes(&mut result);
+    let mut result = AddResult::default();
+    if !request.config.ipam_type().is_empty() {
+        let answer = ipam::delegate(request, Command::Add)?.filter(|result| !result.ips.is_empty());
+        result = answer.ok_or_else(|| CniError::config("IPAM plugin returned missing IP config"))?;
+        complete(config, &mut result);
     }
-    let link = configure(request, inside, &result)?;
-    // Asking for a link makes the kernel (since 6.8) act on its carrier now; by itself it may take a second until the
-    // port and the bridge forward, and the pod's first packets would be lost.
-    let host_link = must_find(host, &host_name(request))?;
-    must_find(host, &bridge.name)?;
+    let link = configure(request, &inside, &result)?;
     if config.is_gateway {
-        make_gateway(host, config, &bridge, &result.ips)?;
+        make_gateway(host, config, bridge, &result.ips)?;
     }
     if config.ip_masq {
         result.ips.iter().try_for_each(|ip| masquerade::ensure(&request.config.name, ip.address.trunc()))?;
@@ -155,14 +149,31 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbo
             _ => {}
         }
     }
+    // Asking for a link makes the kernel (since 6.8) act on its carrier now; by itself it may take a second until the
+    // port and the bridge forward, and the pod's first packets would be lost.
+    let near = must_find(host, &near.name)?;
+    let bridge = must_find(host, &bridge.name)?;
     let of_host = |link: &Link| Interface { name: link.name.clone(), mac: mac_text(link.mac), mtu: Some(link.mtu), sandbox: String::new() };
     let of_pod = Interface { sandbox: request.netns.clone(), ..of_host(&link) };
-    result.interfaces = vec![of_host(&bridge), of_host(&host_link), of_pod];
+    result.interfaces = vec![of_host(&bridge), of_host(&near), of_pod];
     let dns = request.config.dns()?;
     if !dns.is_empty() {
         result.dns = dns;
     }
     Ok(result)
+}
+
+/// Completes what address management answered.
+fn complete(config: &Config, result: &mut AddResult) {
+    for ip in &mut result.ips {
+        ip.interface = Some(2);
+        if config.is_gateway && ip.gateway.is_none() {
+            ip.gateway = ip.address.hosts().next();
+        }
+    }
+    if config.is_default_gateway {
+        add_default_routes(result);
+    }
 }
 
 fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
@@ -182,8 +193,8 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
     if link.kind != "bridge" {
         return Err(CniError::config(format!("{name:?} already exists but is not a bridge; choose another name or remove it")));
     }
-    if config.mtu != 0 && link.mtu != config.mtu {
-        host.set_mtu(link.index, config.mtu).map_err(net)?;
+    if config.promisc_mode && !link.promiscuous {
+        host.set_promiscuous(link.index, true).map_err(net)?;
     }
     if !link.up {
         host.set_up(link.index).map_err(net)?;
@@ -201,28 +212,31 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
     must_find(host, name)
 }
 
-/// Makes the pair of interfaces, the pod's end in `sandbox`, the host's end on the bridge.
-fn connect(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, sandbox: &NetNs) -> Result<(), CniError> {
-    let name = host_name(request);
-    if let Some(stale) = host.link(&name).map_err(net)? {
-        // Left over from an ADD that was cut off: its other end is not in this sandbox.
-        host.del_link(stale.index).map_err(net)?;
-    }
-    host.add_veth(&name, &request.ifname, Some(sandbox)).map_err(net)?;
-    let link = must_find(host, &name)?;
-    let mtu = if config.mtu == 0 { bridge.mtu } else { config.mtu };
-    if link.mtu != mtu {
-        host.set_mtu(link.index, mtu).map_err(net)?;
-        let inside = Rtnl::open_in(sandbox).map_err(net)?;
-        inside.set_mtu(must_find(&inside, &request.ifname)?.index, mtu).map_err(net)?;
-    }
-    host.set_master(link.index, Some(bridge.index)).map_err(net)?;
+/// Puts the host's end on the bridge.
+fn join(config: &Config, host: &Rtnl, bridge: &Link, near: &Link) -> Result<(), CniError> {
+    host.change_link(near.index, &LinkChange { master: Some(bridge.index), up: true, ..LinkChange::default() }).map_err(net)?;
     let isolated = config.isolates_ports();
     // Bridge netfilter sends what a pod sends to itself through a Service back by the port it came from.
     let hairpin = config.hairpin_mode || (config.routed && !isolated);
+    if !hairpin && !isolated {
+        return Ok(());
+    }
     let port = BridgePort { hairpin: Some(hairpin), isolated: Some(isolated), ..BridgePort::default() };
-    host.set_bridge_port(link.index, port).map_err(net)?;
-    host.set_up(link.index).map_err(net)
+    host.set_bridge_port(near.index, port).map_err(net)
+}
+
+/// As upstream, the pod announces its address when its link comes up.
+fn open_inside(request: &Request, sandbox: &NetNs) -> Result<Rtnl, CniError> {
+    let announce = format!("net.ipv4.conf.{}.arp_notify", request.ifname.replace('.', "/"));
+    let has_address = !request.config.ipam_type().is_empty();
+    let opened = sandbox.run(|| {
+        if has_address {
+            // A kernel without it loses nothing else.
+            let _ = sysctl::set(&announce, "1");
+        }
+        Rtnl::open()
+    });
+    opened.map_err(|e| CniError::io(format_args!("enter netns {:?}", request.netns), &e))?.map_err(net)
 }
 
 fn default_route(v4: bool) -> IpNet {
@@ -263,13 +277,43 @@ fn make_gateway(host: &Rtnl, config: &Config, bridge: &Link, ips: &[IpConfig]) -
     Ok(())
 }
 
-fn check(request: &Request) -> Result<(), CniError> {
-    check_inside(request)?;
-    let host = Rtnl::open().map_err(net)?;
-    if host.link(&host_name(request)).map_err(net)?.and_then(|link| link.master).is_none() {
-        return Err(drifted(format!("the host's end of {} is not on its bridge", request.ifname)));
+fn del(request: &Request, config: &Config) -> Result<(), CniError> {
+    detach(request, config.ip_masq)?;
+    if config.mac_spoof_check {
+        let owner = spoof::owner(&request.container_id, &request.ifname);
+        spoof::forget(|known| known == owner)?;
     }
-    ipam::delegate(request, Command::Check).map(drop)
+    Ok(())
+}
+
+fn gc(request: &Request, config: &Config) -> Result<(), CniError> {
+    let mut done = collect_pairs(request);
+    if config.mac_spoof_check {
+        let valid: Vec<String> = request.valid_attachments().iter().map(|(id, ifname)| spoof::owner(id, ifname)).collect();
+        done = done.and(spoof::forget(|known| !valid.iter().any(|owner| owner == known)));
+    }
+    // The address of a pair that is still there must not be given out.
+    done?;
+    ipam::delegate(request, Command::Gc).map(drop)
+}
+
+fn check(request: &Request, config: &Config) -> Result<(), CniError> {
+    ipam::delegate(request, Command::Check)?;
+    let host = Rtnl::open().map_err(net)?;
+    let Found { expected, near } = check_pair(request, &host)?;
+    let Some(bridge) = host.link(&config.bridge).map_err(net)?.filter(|link| link.kind == "bridge") else {
+        return Err(drifted(format!("the bridge {} is gone", config.bridge)));
+    };
+    if near.master != Some(bridge.index) {
+        return Err(drifted(format!("the host's end of {} is not on {}", request.ifname, config.bridge)));
+    }
+    if bridge.promiscuous != config.promisc_mode {
+        return Err(drifted(format!("promiscuous mode of {} is {}, not {}", config.bridge, bridge.promiscuous, config.promisc_mode)));
+    }
+    match expected.interfaces.iter().find(|known| known.name == config.bridge && known.sandbox.is_empty()) {
+        Some(known) => check_mac(&known.mac, &bridge),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub mod runtime;
 pub mod spec;
 #[cfg(target_os = "linux")]
 pub mod tuning;
+#[cfg(target_os = "linux")]
+mod upstream_rules;
 pub mod win_bridge;
 
 pub use plugin::{PLUGINS, is_own_plugin, plugin_main};

@@ -127,6 +127,7 @@ pub fn run(name: &str, env: &dyn Fn(&str) -> Option<String>, stdin: impl Read) -
         return Outcome { stdout: format!("{doc}\n"), success: true, ..Outcome::default() };
     }
     let answer = Request::read(&command, env, stdin).and_then(|request| {
+        check_ifname_length(name, &request.ifname)?;
         let version = request.config.cni_version;
         Ok(dispatch(name, &request)?.map(|result| result.to_json(version)))
     });
@@ -256,6 +257,31 @@ impl Request {
         })
     }
 
+    /// As upstream: an argument that a plug-in does not know is an error, unless `IgnoreUnknown` says otherwise. DEL takes any.
+    ///
+    /// # Errors
+    /// Code 4, with the arguments.
+    pub(crate) fn refuse_unknown_args(&self, known: &[&str]) -> Result<(), CniError> {
+        let ignores = match self.args.get("IgnoreUnknown").map(|value| value.to_ascii_lowercase()) {
+            None => false,
+            Some(value) => match value.as_str() {
+                "1" | "true" => true,
+                "0" | "false" => false,
+                _ => return Err(CniError::new(code::INVALID_ENVIRONMENT, format!("CNI_ARGS: IgnoreUnknown={value} is no truth value"))),
+            },
+        };
+        let unknown: Vec<String> = self
+            .args
+            .iter()
+            .filter(|(key, _)| *key != "IgnoreUnknown" && !known.contains(&key.as_str()))
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        if ignores || unknown.is_empty() || self.command == Command::Del {
+            return Ok(());
+        }
+        Err(CniError::new(code::INVALID_ENVIRONMENT, format!("CNI_ARGS: unknown args {unknown:?}")))
+    }
+
     /// The interfaces that GC must leave alone, as (container id, interface name).
     pub fn valid_attachments(&self) -> Vec<(String, String)> {
         let list = self.config.document.get("cni.dev/valid-attachments").or_else(|| self.config.document.get("cni.dev/attachments"));
@@ -285,6 +311,16 @@ fn check_environment(command: Command, var: &dyn Fn(&str) -> String) -> Result<(
         return Err(CniError::new(code::INVALID_ENVIRONMENT, format!("CNI_IFNAME {ifname:?} is not an interface name")));
     }
     Ok(())
+}
+
+/// The kernel's limit. Windows has none that matters here, and `flannel` leaves it to its delegate.
+fn check_ifname_length(name: &str, ifname: &str) -> Result<(), CniError> {
+    let is_windows = win_bridge::is_name(name) || matches!(name, "azure-vnet-ipam" | "flannel") || cfg!(windows);
+    if is_windows || ifname.len() < 16 {
+        return Ok(());
+    }
+    let error = CniError::new(code::INVALID_ENVIRONMENT, format!("interface name is too long: CNI_IFNAME {ifname:?}"));
+    Err(error.with_details("interface name should be less than 16 characters"))
 }
 
 /// `K=V;K=V`. A key without value is an error, as in upstream's parser.

@@ -1,8 +1,8 @@
 //! `portmap`: ports of a Linux node for pods, behind `bridge` in a list. Source: containernetworking/plugins `plugins/meta/portmap`.
 //!
 //! Rules are in table `ip mullion-hostport`, with the container's id as their comment: what goes to an address of the node (or to
-//! `hostIP` alone) and a mapped port goes to the pod, also from the node itself and from the pod to itself. Loopback addresses are
-//! served with `snat`, the default. Plug-ins of several containers share the table: each changes its own rules alone.
+//! `hostIP` alone) and a mapped port goes to the pod, also from the node itself. The pod itself and loopback addresses are served with
+//! `snat`, the default. Plug-ins of several containers share the table: each changes its own rules alone.
 //! Not here: `conditionsV4` and `conditionsV6`, IPv6, and protocols other than TCP and UDP; these mappings are refused.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,7 @@ use nft::{Chain, ChainType, Desired, Engine, Family, Hook, Nft, NftError, Rule, 
 
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, PortMapping, code};
+use crate::upstream_rules;
 
 const PREROUTING: &str = "prerouting";
 const OUTPUT: &str = "output";
@@ -45,7 +46,10 @@ struct Port {
 pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     match request.command {
         Command::Add => add(request).map(Some),
-        Command::Del => remove(|id| id == request.container_id).map(|()| None),
+        Command::Del => {
+            remove(|id| id == request.container_id)?;
+            upstream_rules::remove_host_ports(request).map(|()| None)
+        }
         Command::Check => check(request).map(|()| None),
         Command::Gc => {
             let valid = request.valid_attachments();
@@ -74,13 +78,13 @@ struct Mappings {
     container: String,
     pod: Ipv4Addr,
     ports: Vec<Port>,
-    /// Loopback addresses of the node are served, too.
+    /// The pod itself and loopback addresses of the node are served, too.
     snat: bool,
 }
 
 /// The result of the plug-in before, and the mappings that the runtime asks for; none without ports or without an IPv4 address.
 fn requested(request: &Request) -> Result<(AddResult, Option<Mappings>), CniError> {
-    let before = request.config.prev_result()?.ok_or_else(|| CniError::config("portmap must be called as a chained plugin: put it behind bridge"))?;
+    let before = request.config.prev_result()?.ok_or_else(|| CniError::config("must be called as chained plugin: put portmap behind bridge"))?;
     let address = before.ips.iter().find_map(|ip| match ip.address.addr() {
         IpAddr::V4(ip) => Some(ip),
         IpAddr::V6(_) => None,
@@ -100,8 +104,10 @@ fn port(mapping: &PortMapping, pod: Ipv4Addr) -> Result<Port, CniError> {
         "udp" => conntrack::UDP,
         other => return Err(refuse(format!("protocol {other:?} is not mapped: use TCP or UDP"))),
     };
-    if mapping.host_port == 0 || mapping.container_port == 0 {
-        return Err(refuse(format!("{} is no pair of ports", mapping.container_port)));
+    for (what, number) in [("container", mapping.container_port), ("host", mapping.host_port)] {
+        if number == 0 {
+            return Err(CniError::config(format!("Invalid {what} port number: {number}")));
+        }
     }
     let at = match mapping.host_ip.as_str() {
         "" | "0.0.0.0" => None,
@@ -116,8 +122,9 @@ impl Mappings {
         let mut part = shared_part();
         let owner = || [self.container.clone()];
         let pod = IpNet::from(IpAddr::V4(self.pod));
-        let mut translated = vec![rule().ip_saddr(pod).ip_daddr(pod).masquerade()];
+        let mut translated = Vec::new();
         if self.snat {
+            translated.push(rule().ip_saddr(pod).ip_daddr(pod).masquerade());
             translated.push(rule().ip_saddr(LOOPBACK).ip_daddr(pod).masquerade());
             // Behind connection tracking (-200), before every translation (-100).
             part.chain(Chain::base(LOCALHOST, ChainType::Filter, Hook::Prerouting, -110), loopback_guard());

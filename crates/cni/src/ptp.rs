@@ -1,17 +1,15 @@
 //! `ptp`: a pair of links between a pod and its node, which routes. Source: containernetworking/plugins `plugins/main/ptp`.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use ipnet::IpNet;
 use linux_sys::netlink::{Link, NetlinkError, Route as KernelRoute, Rtnl};
-use linux_sys::ns::NetNs;
 use serde::Deserialize;
 
 use crate::bridge::masquerade;
 use crate::fold::fold_map;
 use crate::ipam;
-use crate::links::{check_inside, configure, detach, drifted, host_name, mac_text, must_find, net, switch};
+use crate::links::{check_pair, collect_pairs, configure, detach, drifted, host_name, mac_text, make_pair, must_find, net, open_sandbox, switch};
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, IpConfig};
 
@@ -38,9 +36,13 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
     let config = Config::read(request)?;
     match request.command {
         Command::Add => add(request, &config).map(Some),
-        Command::Del => detach(request).map(|()| None),
+        Command::Del => detach(request, config.ip_masq).map(|()| None),
         Command::Check => check(request).map(|()| None),
-        Command::Gc | Command::Status => ipam::delegate(request, request.command).map(|_| None),
+        Command::Gc => {
+            collect_pairs(request)?;
+            ipam::delegate(request, Command::Gc).map(|_| None)
+        }
+        Command::Status => ipam::delegate(request, Command::Status).map(|_| None),
     }
 }
 
@@ -53,23 +55,19 @@ pub fn check_config(request: &Request) -> Result<(), CniError> {
 }
 
 fn add(request: &Request, config: &Config) -> Result<AddResult, CniError> {
-    let sandbox = NetNs::open(Path::new(&request.netns)).map_err(|e| CniError::io(format_args!("open netns {:?}", request.netns), &e))?;
-    let (host, inside) = (Rtnl::open().map_err(net)?, Rtnl::open_in(&sandbox).map_err(net)?);
-    if inside.link(&request.ifname).map_err(net)?.is_some() {
-        return Err(CniError::internal(format!("container veth name {:?} already exists", request.ifname)));
-    }
-    let made = attach(request, config, &host, &inside, &sandbox);
+    let sandbox = open_sandbox(request)?;
+    let host = Rtnl::open().map_err(net)?;
+    let near = make_pair(request, &host, &sandbox, Some(config.mtu).filter(|mtu| *mtu != 0))?;
+    let made = Rtnl::open_in(&sandbox).map_err(net).and_then(|inside| attach(request, config, &host, &inside, &near));
     if made.is_err() {
         // Best effort: the first error is the one to report.
-        if let Ok(Some(link)) = host.link(&host_name(request)) {
-            let _ = host.del_link(link.index);
-        }
+        let _ = host.del_link(near.index);
         let _ = ipam::delegate(request, Command::Del);
     }
     made
 }
 
-fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbox: &NetNs) -> Result<AddResult, CniError> {
+fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, near: &Link) -> Result<AddResult, CniError> {
     let Some(mut result) = ipam::delegate(request, Command::Add)?.filter(|result| !result.ips.is_empty()) else {
         return Err(CniError::config("IPAM plugin returned missing IP config"));
     };
@@ -79,23 +77,13 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, sandbo
             ip.gateway = ip.address.hosts().next();
         }
     }
-    let name = host_name(request);
-    if let Some(stale) = host.link(&name).map_err(net)? {
-        // Left over from an ADD that was cut off: its other end is not in this sandbox.
-        host.del_link(stale.index).map_err(net)?;
-    }
-    host.add_veth(&name, &request.ifname, Some(sandbox)).map_err(net)?;
-    if config.mtu != 0 {
-        host.set_mtu(must_find(host, &name)?.index, config.mtu).map_err(net)?;
-        inside.set_mtu(must_find(inside, &request.ifname)?.index, config.mtu).map_err(net)?;
-    }
-    host.set_up(must_find(host, &name)?.index).map_err(net)?;
+    host.set_up(near.index).map_err(net)?;
     let link = configure(request, inside, &result)?;
     for ip in &result.ips {
         lead_by_gateway(inside, &link, ip)?;
     }
     // Asking for a link makes the kernel (since 6.8) act on its carrier now, without which first packets would be lost.
-    let host_link = must_find(host, &name)?;
+    let host_link = must_find(host, &host_name(request))?;
     for ip in &result.ips {
         answer_for_gateway(host, &host_link, ip)?;
     }
@@ -143,11 +131,12 @@ fn answer_for_gateway(host: &Rtnl, link: &Link, ip: &IpConfig) -> Result<(), Cni
 }
 
 fn check(request: &Request) -> Result<(), CniError> {
-    let expected = check_inside(request)?;
+    ipam::delegate(request, Command::Check)?;
     let host = Rtnl::open().map_err(net)?;
+    let expected = check_pair(request, &host)?.expected;
     let known = host.routes().map_err(net)?;
-    if let Some(lost) = expected.ips.iter().find(|ip| !known.iter().any(|route| route.dst == IpNet::from(ip.address.addr()))) {
-        return Err(drifted(format!("the host lost its route to {}", lost.address.addr())));
+    match expected.ips.iter().find(|ip| !known.iter().any(|route| route.dst == IpNet::from(ip.address.addr()))) {
+        Some(lost) => Err(drifted(format!("the host lost its route to {}", lost.address.addr()))),
+        None => Ok(()),
     }
-    ipam::delegate(request, Command::Check).map(drop)
 }

@@ -50,6 +50,7 @@ struct Before {
 
 impl Config {
     fn read(request: &Request) -> Result<Self, CniError> {
+        request.refuse_unknown_args(&["MAC"])?;
         let mut document = request.config.document.clone();
         fold_map(&mut document, KEYS);
         document.retain(|key, value| KEYS.contains(&key.as_str()) && !value.is_null());

@@ -56,6 +56,11 @@ impl Kind {
     }
 }
 
+/// Whether a plug-in of that name is served here.
+pub(crate) fn is_name(name: &str) -> bool {
+    matches!(name, "win-bridge" | "win-l2bridge" | "win-overlay" | "wincni" | "azure-vnet")
+}
+
 /// Serves one request over the service that the environment names.
 pub fn handle(request: &Request, kind: Kind) -> Result<Option<AddResult>, CniError> {
     let client = Client::from_env().map_err(|e| hns("reach the Host Networking Service", &e))?;

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 
 use nix::sys::socket::SockProtocol;
 
-pub use link::{BridgePort, Link, LinkStats, Vxlan};
+pub use link::{BridgePort, Link, LinkChange, LinkStats, Veth, Vxlan};
 pub use neighbour::{FdbEntry, Neighbour};
 pub use rate::Rate;
 pub use route::{Route, RouteKind, Rule};

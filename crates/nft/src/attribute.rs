@@ -20,6 +20,8 @@ pub const NFTA_RULE_USERDATA: u16 = 7;
 pub const NFTA_EXPR_NAME: u16 = 1;
 pub const NFTA_EXPR_DATA: u16 = 2;
 
+pub const NFTA_IMMEDIATE_DATA: u16 = 2;
+
 pub const NFTA_COUNTER_BYTES: u16 = 1;
 pub const NFTA_COUNTER_PACKETS: u16 = 2;
 

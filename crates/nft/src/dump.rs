@@ -34,6 +34,8 @@ pub struct RuleInfo {
     pub fingerprint: Option<u64>,
     /// The kernel's names of its expressions.
     pub expressions: Vec<String>,
+    /// The chain that it leads to.
+    pub leads_to: Option<String>,
     /// What its counter has counted: packets and bytes.
     pub counter: Option<(u64, u64)>,
 }
@@ -127,12 +129,18 @@ pub(super) fn read_rule(body: &[u8]) -> Option<RuleInfo> {
         comment: read_comment(notes),
         fingerprint: read_fingerprint(notes),
         expressions: Vec::new(),
+        leads_to: None,
         counter: None,
     };
     for (_, expr) in attrs(attr(body, NFTA_RULE_EXPRESSIONS).unwrap_or(&[])) {
         let name = text(attr(expr, NFTA_EXPR_NAME)?);
         if let ("counter", Some(data)) = (name.as_str(), attr(expr, NFTA_EXPR_DATA)) {
             rule.counter = Some((attr(data, NFTA_COUNTER_PACKETS).and_then(be64)?, attr(data, NFTA_COUNTER_BYTES).and_then(be64)?));
+        }
+        if let ("immediate", Some(data)) = (name.as_str(), attr(expr, NFTA_EXPR_DATA))
+            && let Some(Data::Verdict(Verdict::Jump(chain) | Verdict::Goto(chain))) = attr(data, NFTA_IMMEDIATE_DATA).and_then(read_data)
+        {
+            rule.leads_to = Some(chain);
         }
         rule.expressions.push(name);
     }

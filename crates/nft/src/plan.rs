@@ -257,7 +257,7 @@ fn elements<E: Entry>(list: &[E]) -> Vec<Element> {
 fn assumed<E: Entry>(desired: &Desired<E>) -> Observed {
     let chain = |chain: &DesiredChain| {
         let Chain { hook, device, drop_by_default, .. } = &chain.chain;
-        let rule = |print| RuleInfo { handle: 0, comment: None, fingerprint: Some(print), expressions: Vec::new(), counter: None };
+        let rule = |print| RuleInfo { handle: 0, comment: None, fingerprint: Some(print), expressions: Vec::new(), leads_to: None, counter: None };
         ObservedChain {
             hook: hook.map(|(kind, hook, priority)| (kind.name().to_owned(), hook as u32, priority, device.clone())),
             drop_by_default: *drop_by_default,

@@ -129,6 +129,11 @@ impl Rule {
         self.equals(load, &port.to_be_bytes(), true)
     }
 
+    /// Does not come from that hardware address; in tables of family `bridge` or `netdev`.
+    pub fn ether_saddr_not(self, mac: [u8; 6]) -> Self {
+        self.equals(Expr::Payload { base: PayloadBase::Link, offset: 6, len: 6, reg: SCRATCH_LONG }, &mac, false)
+    }
+
     /// Comes from that network.
     pub fn ip_saddr(self, net: impl Into<IpNet>) -> Self {
         self.address(net.into(), true, true)

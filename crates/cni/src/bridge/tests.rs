@@ -172,12 +172,7 @@ fn failed_add_leaves_nothing() {
 fn unsupported_options_are_refused_by_name() {
     in_lab("bridge::tests::unsupported_options_are_refused_by_name", || {
         let node = Node::new();
-        for (key, value, text) in [
-            ("vlan", json!(7), "does not support vlan"),
-            ("promiscMode", json!(true), "does not support promiscMode"),
-            ("macspoofchk", json!(true), "does not support macspoofchk"),
-            ("bridge", json!("lo"), "already exists but is not a bridge"),
-        ] {
+        for (key, value, text) in [("vlan", json!(7), "does not support vlan"), ("bridge", json!("lo"), "already exists but is not a bridge")] {
             NetNs::create_at(&node.netns_path("a")).unwrap();
             let mut conf = node.conf();
             conf[key] = value;
@@ -204,5 +199,60 @@ fn masquerading_hides_pods_from_other_networks() {
         assert_eq!(a.netns.run(|| ask("10.240.0.1".parse().unwrap())).unwrap(), "10.240.0.11");
         b.serve();
         assert_eq!(a.netns.run(|| ask(b.ip())).unwrap(), "10.1.0.2", "but not from each other");
+    });
+}
+
+/// A frame of the pod with another MAC does not reach its neighbour; with its own, it does.
+#[test]
+fn a_pod_cannot_claim_anothers_mac() {
+    in_lab("bridge::tests::a_pod_cannot_claim_anothers_mac", || {
+        let node = Node::new();
+        let mut conf = node.conf();
+        conf["routed"] = json!(false);
+        conf["macspoofchk"] = json!(true);
+        let (a, b) = (node.add("a", conf.clone()), node.add("b", conf.clone()));
+        b.serve();
+        let reaches = |patience| a.netns.run(|| TcpStream::connect_timeout(&(b.ip(), 80).into(), patience).is_ok()).unwrap();
+        assert!(reaches(test_lab::LIMIT));
+        let inside = Rtnl::open_in(&a.netns).unwrap();
+        let eth0 = inside.link("eth0").unwrap().unwrap();
+        inside.set_mac(eth0.index, [2, 0, 0, 0, 0, 9]).unwrap();
+        assert!(!reaches(std::time::Duration::from_millis(500)), "with the MAC that it claims");
+        inside.set_mac(eth0.index, eth0.mac).unwrap();
+        assert!(reaches(test_lab::LIMIT));
+        let rules = || {
+            let observed = nft::Nft::open().unwrap().observe(&nft::Table::new(nft::Family::Bridge, "mullion-cni")).unwrap();
+            observed.comments("macspoofchk").map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(rules(), ["a-eth0", "b-eth0"]);
+        node.call(Command::Del, "a", conf.clone()).unwrap();
+        assert_eq!(rules(), ["b-eth0"]);
+        conf["cniVersion"] = json!("1.1.0");
+        conf["cni.dev/valid-attachments"] = json!([]);
+        node.call(Command::Gc, "", conf).unwrap();
+        assert_eq!(rules(), [""; 0]);
+    });
+}
+
+/// GC removes the pairs of this network's dead pods and frees their addresses, also what a killed ADD left; others stay.
+#[test]
+fn gc_removes_dead_pods_of_its_network_alone() {
+    in_lab("bridge::tests::gc_removes_dead_pods_of_its_network_alone", || {
+        let node = Node::new();
+        let mut gc = node.conf();
+        gc["cniVersion"] = json!("1.1.0");
+        let mut other = node.conf();
+        other["name"] = json!("others");
+        other["ipam"]["ranges"] = json!([[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.100"}]]);
+        let (live, dead) = (node.add("live", node.conf()), node.add("dead", node.conf()));
+        let foreign = node.add("foreign", other);
+        gc["cni.dev/valid-attachments"] = json!([{"containerID": "live", "ifname": "eth0"}]);
+        for _ in 0..2 {
+            node.call(Command::Gc, "", gc.clone()).unwrap();
+            let has_eth0 = |pod: &Pod| Rtnl::open_in(&pod.netns).unwrap().link("eth0").unwrap().is_some();
+            assert_eq!([&live, &dead, &foreign].map(has_eth0), [true, false, true]);
+            let reserved = |network: &str, ip: &str| node.dir.path().join("ipam").join(network).join(ip).exists();
+            assert!(reserved("pods", "10.1.0.2") && !reserved("pods", "10.1.0.3") && reserved("others", "10.1.0.100"));
+        }
     });
 }

@@ -183,7 +183,7 @@ fn datagrams_follow_the_port() {
 fn unmappable_ports_are_refused() {
     let cases = [
         (json!([{"hostPort": 1, "containerPort": 2, "protocol": "sctp"}]), "use TCP or UDP"),
-        (json!([{"hostPort": 1, "containerPort": 0}]), "no pair of ports"),
+        (json!([{"hostPort": 1, "containerPort": 0}]), "Invalid container port number: 0"),
         (json!([{"hostPort": 1, "containerPort": 2, "hostIP": "fd00::1"}]), "no IPv4 address"),
     ];
     for (mappings, part) in cases {

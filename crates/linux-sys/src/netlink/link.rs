@@ -42,8 +42,37 @@ pub struct Link {
     pub master: Option<u32>,
     /// The number of the link that it is a pair with, or that it is built on, in that link's namespace.
     pub peer: Option<u32>,
+    /// A number that its user gave it and others, 0 otherwise.
+    pub group: u32,
     /// Counters since the link was made.
     pub stats: LinkStats,
+}
+
+/// A pair of links to make.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Veth<'a> {
+    pub name: &'a str,
+    /// The other end's name.
+    pub peer: &'a str,
+    /// Where the other end is made; none means here.
+    pub peer_ns: Option<&'a NetNs>,
+    /// Of both ends; none means the kernel's default.
+    pub mtu: Option<u32>,
+    /// See [`Link::group`]; of this end alone.
+    pub group: u32,
+    /// The other end's hardware address; none means one by chance.
+    pub peer_mac: Option<[u8; 6]>,
+}
+
+/// What is to change of a link; the rest stays. The kernel takes it in this order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkChange {
+    /// Largest packet in bytes.
+    pub mtu: Option<u32>,
+    /// The bridge that it becomes a port of.
+    pub master: Option<u32>,
+    /// Whether it is switched on.
+    pub up: bool,
 }
 
 /// Counters of a link.
@@ -130,6 +159,7 @@ fn read(payload: &[u8]) -> Option<Link> {
         mac: [0; 6],
         master: None,
         peer: None,
+        group: 0,
         stats: LinkStats::default(),
     };
     for (kind, value) in wire::attrs(payload.get(16..)?) {
@@ -139,6 +169,7 @@ fn read(payload: &[u8]) -> Option<Link> {
             libc::IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
             libc::IFLA_TXQLEN => link.tx_queue = wire::u32_at(value, 0)?,
             libc::IFLA_LINK => link.peer = wire::u32_at(value, 0),
+            libc::IFLA_GROUP => link.group = wire::u32_at(value, 0)?,
             libc::IFLA_MASTER => link.master = wire::u32_at(value, 0),
             IFLA_LINKINFO => link.kind = wire::attr(value, INFO_KIND).map(wire::text).unwrap_or_default(),
             libc::IFLA_STATS64 => link.stats = read_stats(value).unwrap_or_default(),
@@ -202,14 +233,44 @@ impl Rtnl {
 
     /// A veth pair; the peer is made in `peer_ns` (default: here). Both ends are down.
     pub fn add_veth(&self, name: &str, peer: &str, peer_ns: Option<&NetNs>) -> Result<()> {
-        self.add(name, "veth", |w| {
-            w.nest(VETH_PEER, |w| {
-                w.raw(&header(0, 0, 0, 0));
-                w.attr_str(libc::IFLA_IFNAME, peer);
-                if let Some(ns) = peer_ns {
-                    w.attr_u32(libc::IFLA_NET_NS_FD, ns.as_fd().as_raw_fd() as u32);
-                }
+        self.add_veth_with(&Veth { name, peer, peer_ns, ..Veth::default() })
+    }
+
+    /// A veth pair, both ends down.
+    pub fn add_veth_with(&self, veth: &Veth<'_>) -> Result<()> {
+        let mtu = |w: &mut Writer| veth.mtu.into_iter().for_each(|mtu| w.attr_u32(libc::IFLA_MTU, mtu));
+        let peer = |w: &mut Writer| {
+            w.raw(&header(0, 0, 0, 0));
+            w.attr_str(libc::IFLA_IFNAME, veth.peer);
+            mtu(w);
+            if let Some(mac) = veth.peer_mac {
+                w.attr(libc::IFLA_ADDRESS, &mac);
+            }
+            if let Some(ns) = veth.peer_ns {
+                w.attr_u32(libc::IFLA_NET_NS_FD, ns.as_fd().as_raw_fd() as u32);
+            }
+        };
+        self.change(&format!("add veth {}", veth.name), libc::RTM_NEWLINK, CREATE, &header(0, 0, 0, 0), |w| {
+            w.attr_str(libc::IFLA_IFNAME, veth.name);
+            w.attr_u32(libc::IFLA_GROUP, veth.group);
+            mtu(w);
+            w.nest(IFLA_LINKINFO, |w| {
+                w.attr_str(INFO_KIND, "veth");
+                w.nest(INFO_DATA, |w| w.nest(VETH_PEER, peer));
             });
+        })
+    }
+
+    /// Changes several properties of a link at once.
+    pub fn change_link(&self, index: u32, change: &LinkChange) -> Result<()> {
+        let flags = if change.up { IFF_UP } else { 0 };
+        self.set(&format!("change link {index}"), &header(0, index, flags, flags), |w| {
+            if let Some(mtu) = change.mtu {
+                w.attr_u32(libc::IFLA_MTU, mtu);
+            }
+            if let Some(master) = change.master {
+                w.attr_u32(libc::IFLA_MASTER, master);
+            }
         })
     }
 

@@ -45,6 +45,7 @@ pub fn default_data_dir() -> PathBuf {
 
 impl Config {
     pub fn read(request: &Request) -> Result<Self, CniError> {
+        request.refuse_unknown_args(&["IP"])?;
         let mut ipam = request.config.document.get("ipam").cloned().unwrap_or_default();
         if !ipam.is_object() {
             return Err(CniError::config("IPAM config missing 'ipam' key"));
@@ -91,8 +92,8 @@ fn check_sets(ranges: &[RangeSet], version: SpecVersion) -> Result<(), CniError>
         return Err(CniError::config("no IP ranges specified"));
     }
     for (i, a) in ranges.iter().enumerate() {
-        if let Some(j) = ranges[..i].iter().position(|b| a.overlaps(b)) {
-            return Err(CniError::config(format!("range set {i} overlaps with {j}")));
+        if let Some(j) = ranges[i + 1..].iter().position(|b| a.overlaps(b)) {
+            return Err(CniError::config(format!("range set {i} overlaps with {}", i + j + 1)));
         }
     }
     let v4 = ranges.iter().filter(|set| set.is_v4()).count();

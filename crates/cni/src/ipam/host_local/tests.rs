@@ -124,7 +124,7 @@ fn defects_of_ranges_are_named() {
         (json!([[{"subnet": "10.1.0.5/24"}]]), "Network has host bits set. For a subnet mask of length 24 the network address is 10.1.0.0"),
         (json!([[{"subnet": "10.1.0.0/31"}]]), "Network 10.1.0.0/31 too small to allocate from"),
         (json!([[{"subnet": "10.1.0.0/24", "rangeStart": "10.2.0.1"}]]), "RangeStart 10.2.0.1 not in network 10.1.0.0/24"),
-        (json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.1.0.0/25"}]]), "range set 1 overlaps with 0"),
+        (json!([[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.1.0.0/25"}]]), "range set 0 overlaps with 1"),
         (json!([[{"subnet": "10.1.0.0/24"}, {"subnet": "fd00::/64"}]]), "mixed address families"),
         (json!([[{"subnet": "nonsense"}]]), "cannot decode ipam"),
     ] {

@@ -1,6 +1,7 @@
 //! Our plug-ins beside upstream's, as Debian has them (package containernetworking-plugins): the same input gives the same result and the
 //! same state of the kernel, and what one attached the other detaches.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
@@ -8,6 +9,11 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 
 use super::*;
+
+mod bridge;
+mod errors;
+mod host_local;
+mod portmap;
 
 const THEIRS: &str = "/usr/lib/cni";
 
@@ -37,33 +43,36 @@ impl World {
         self.dir.path().join("pod")
     }
 
-    /// Calls a plug-in; whether it succeeded, and what it printed, without what chance decides.
+    /// Calls a plug-in; whether it succeeded, and what it printed.
     fn call(&self, side: Side, name: &str, command: &str, conf: &Value) -> (bool, Value) {
-        let env = [
-            ("CNI_COMMAND", command.to_owned()),
-            ("CNI_CONTAINERID", "c1".to_owned()),
-            ("CNI_NETNS", self.sandbox().display().to_string()),
-            ("CNI_IFNAME", "eth0".to_owned()),
-            ("CNI_PATH", THEIRS.to_owned()),
-        ];
-        let conf = conf.to_string();
+        self.call_with(side, name, &[("CNI_COMMAND", command)], &conf.to_string())
+    }
+
+    /// The same with these variables, of which empty ones are not set, in the place of the usual ones, and any input.
+    fn call_with(&self, side: Side, name: &str, changed: &[(&str, &str)], stdin: &str) -> (bool, Value) {
+        let sandbox = self.sandbox().display().to_string();
+        let usual = [("CNI_CONTAINERID", "c1"), ("CNI_NETNS", &sandbox), ("CNI_IFNAME", "eth0"), ("CNI_PATH", THEIRS)];
+        let mut env: BTreeMap<String, String> = usual.into_iter().chain(changed.iter().copied()).map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
+        env.retain(|_, value| !value.is_empty());
         let (success, stdout) = self
             .host
             .run(|| match side {
                 Ours => {
-                    let outcome = run(name, &|key| env.iter().find(|(known, _)| *known == key).map(|(_, value)| value.clone()), conf.as_bytes());
+                    let outcome = run(name, &|key| env.get(key).cloned(), stdin.as_bytes());
                     (outcome.success, outcome.stdout)
                 }
                 Theirs => {
                     let mut child = Process::new(Path::new(THEIRS).join(name))
                         .env_clear()
-                        .envs(env.clone())
+                        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+                        .envs(env)
                         .stdin(Stdio::piped())
                         .stdout(Stdio::piped())
                         .stderr(Stdio::null())
                         .spawn()
                         .unwrap();
-                    child.stdin.take().unwrap().write_all(conf.as_bytes()).unwrap();
+                    // It may answer without reading.
+                    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
                     let output = child.wait_with_output().unwrap();
                     (output.status.success(), String::from_utf8(output.stdout).unwrap())
                 }
@@ -112,8 +121,21 @@ impl World {
                 lines.push(format!("{place} route {} via {:?} dev {by:?} source {:?}", route.dst, route.via, route.source));
             }
         }
+        lines.extend(self.ports());
+        for (place, ns, names) in [("node", &self.host, ["net.ipv4.ip_forward"]), ("pod", &self.pod, ["net.ipv4.conf.eth0.arp_notify"])] {
+            let read = |name: &str| ns.run(|| linux_sys::sysctl::get(name)).unwrap().unwrap_or_default();
+            lines.extend(names.map(|name| format!("{place} {name} {}", read(name))));
+        }
         lines.sort();
         lines.join("\n")
+    }
+
+    /// The ports of the node's bridges, with their switches.
+    fn ports(&self) -> Vec<String> {
+        let output = self.host.run(|| Process::new("bridge").args(["-d", "link", "show"]).output()).unwrap().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let switches = text.lines().filter(|line| line.trim_start().starts_with("hairpin")).map(|line| format!("node port {}", line.trim()));
+        switches.collect()
     }
 
     /// What bounds the node's links, as tc(8) shows it, without what chance decides; and where what the pod sends is redirected to.
@@ -171,6 +193,16 @@ fn same(name: &str, command: &str, conf: impl Fn(&World, Side) -> Value, worlds:
     answers
 }
 
+/// A state without the switch that plug-ins turn on and leave on.
+fn without_forwarding(state: &str) -> Vec<&str> {
+    state.lines().filter(|line| !line.contains("ip_forward")).collect()
+}
+
+/// The worlds with the sides exchanged: each works on what the other made.
+fn crossed(worlds: [(Side, World); 2]) -> [(Side, World); 2] {
+    worlds.map(|(side, world)| (if side == Ours { Theirs } else { Ours }, world))
+}
+
 fn worlds() -> [(Side, World); 2] {
     [(Ours, World::new()), (Theirs, World::new())]
 }
@@ -207,7 +239,7 @@ fn ptp_is_upstreams() {
         };
         same("ptp", "CHECK", with, &worlds);
         // Each detaches what the other attached.
-        let crossed = worlds.map(|(side, world)| (if side == Ours { Theirs } else { Ours }, world));
+        let crossed = crossed(worlds);
         let with = |world: &World, side| {
             let mut conf = conf(world, side);
             conf["prevResult"] = results[usize::from(side == Ours)].clone();
@@ -216,7 +248,7 @@ fn ptp_is_upstreams() {
         for _ in 0..2 {
             same("ptp", "DEL", with, &crossed);
         }
-        assert_eq!(crossed[0].1.state(), before);
+        assert_eq!(without_forwarding(&crossed[0].1.state()), without_forwarding(&before));
         for (_, world) in &crossed {
             assert!(!world.dir.path().join("ipam/pods/10.1.0.2").exists(), "the address is free");
         }
