@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 use tower::service_fn;
 
+use crate::calls::{Calls, Waiting};
 use crate::{Endpoint, EndpointError, Error, Events};
 
 /// How long calls may take.
@@ -39,6 +40,7 @@ pub struct Client {
     images: ImageServiceClient<Channel>,
     endpoint: Arc<str>,
     deadlines: Deadlines,
+    calls: Arc<Calls>,
 }
 
 impl Client {
@@ -60,12 +62,17 @@ impl Client {
         let channel = channel(endpoint);
         let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let images = ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(Self { runtime, images, endpoint: name, deadlines })
+        Ok(Self { runtime, images, endpoint: name, deadlines, calls: Arc::default() })
     }
 
     /// Where the runtime listens, as it was given.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
+    }
+
+    /// Calls without an answer so far, of this client and its clones, the oldest first.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        self.calls.waiting()
     }
 
     /// Events of containers and sandboxes, subscribed again after each loss.
@@ -79,6 +86,7 @@ impl Client {
     }
 
     async fn within<T>(&self, call: &'static str, limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Error> {
+        let _counted = self.calls.begin(call);
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(Error::from_status(call, &self.endpoint, &status)),

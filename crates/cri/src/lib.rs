@@ -4,6 +4,7 @@
 //! costs failed calls, never a new client. Every call has a deadline; [`Error`] says what a caller can act on.
 //! [`Client::events`] follows `GetContainerEvents` and notifies the caller whenever it has to list again.
 
+mod calls;
 mod client;
 mod endpoint;
 mod error;
@@ -11,6 +12,7 @@ mod events;
 #[cfg(all(test, unix))]
 mod tests;
 
+pub use calls::Waiting;
 pub use client::{Client, Deadlines};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Kind};

@@ -92,3 +92,20 @@ async fn missing_events_are_reported_once() {
     }
     assert!(events.next().await.is_none());
 }
+
+#[tokio::test]
+async fn calls_without_an_answer_are_counted_until_they_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("cri");
+    let _server = serve(&socket);
+    let client = client(&socket);
+    let other = client.clone();
+    let slow = tokio::spawn(async move { other.pull_image(pull("slow")).await });
+    while client.waiting().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(client.waiting().iter().map(|waiting| waiting.call).collect::<Vec<_>>(), ["PullImage"]);
+    assert!(matches!(slow.await.unwrap(), Err(Error::Deadline { .. })));
+    client.list_images(Default::default()).await.unwrap();
+    assert_eq!(client.waiting(), [], "answered or given up");
+}

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use thiserror_ext::AsReport;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::config::{Config, Polls};
@@ -22,13 +22,14 @@ use crate::cri_config::NodeSide;
 use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
+use crate::pod::explain::Explanation;
 use crate::probes::counts::Counts;
 use crate::services;
 use crate::sources::Sources;
 use crate::statics::Statics;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
-use crate::worker::{self, Note};
+use crate::worker::{self, Note, Work};
 pub(crate) use allocation::Deferred;
 use kube_rules::Amounts;
 use kube_rules::static_pod::mirrored;
@@ -71,31 +72,66 @@ pub(crate) struct Agent {
 /// The workers by pod UID.
 #[derive(Default)]
 pub(crate) struct Workers {
-    notes: Mutex<HashMap<String, mpsc::UnboundedSender<Note>>>,
+    hands: Mutex<HashMap<String, Hand>>,
+}
+
+/// What others have of a worker: its queue, and what it does.
+struct Hand {
+    notes: mpsc::UnboundedSender<Note>,
+    work: Arc<Work>,
+}
+
+/// How long a worker may take to explain its pod; one that waits for the runtime answers later.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a worker says of its pod.
+pub(crate) enum Explained {
+    Whole(Explanation),
+    /// It is held up by this action, for so long.
+    Busy(String, Duration),
+    /// No worker has the pod, or it ends just now.
+    Unknown,
 }
 
 impl Workers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<Note>>> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Hand>> {
+        self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a note to a worker; nothing happens when there is none.
     pub(crate) fn tell(&self, uid: &str, note: Note) {
-        if let Some(notes) = self.lock().get(uid) {
-            let _ = notes.send(note);
+        if let Some(worker) = self.lock().get(uid) {
+            let _ = worker.notes.send(note);
+        }
+    }
+
+    /// Asks a worker why its pod is not Ready.
+    pub(crate) async fn explain(&self, uid: &str) -> Explained {
+        let (asker, answer) = oneshot::channel();
+        let Some(work) = self.lock().get(uid).filter(|worker| worker.notes.send(Note::Explain(asker)).is_ok()).map(|worker| worker.work.clone())
+        else {
+            return Explained::Unknown;
+        };
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(Ok(explanation)) => Explained::Whole(explanation),
+            Ok(Err(_)) => Explained::Unknown,
+            Err(_) => {
+                let (action, age) = work.now().unwrap_or_else(|| ("look at the runtime".into(), PATIENCE));
+                Explained::Busy(action, age)
+            }
         }
     }
 
     pub(crate) fn wake_all(&self) {
-        for notes in self.lock().values() {
-            let _ = notes.send(Note::Wake);
+        for worker in self.lock().values() {
+            let _ = worker.notes.send(Note::Wake);
         }
     }
 
     /// Says that the node's runtime or its network changed.
     pub(crate) fn tell_node(&self) {
-        for notes in self.lock().values() {
-            let _ = notes.send(Note::Node);
+        for worker in self.lock().values() {
+            let _ = worker.notes.send(Note::Node);
         }
     }
 }
@@ -157,29 +193,30 @@ impl Agent {
         }
         let Some(pod) = new else { return };
         let uid = uid(&pod);
-        let mut notes = self.workers.lock();
+        let mut workers = self.workers.lock();
         // A closed queue belongs to a worker that has just ended or failed: a new one looks.
-        if let Some(worker) = notes.get(&uid)
-            && worker.send(Note::Pod(pod.clone())).is_ok()
+        if let Some(worker) = workers.get(&uid)
+            && worker.notes.send(Note::Pod(pod.clone())).is_ok()
         {
             return;
         }
         let (sender, receiver) = mpsc::unbounded_channel();
-        notes.insert(uid.clone(), sender.clone());
-        drop(notes);
+        let work = Arc::new(Work::default());
+        workers.insert(uid.clone(), Hand { notes: sender.clone(), work: work.clone() });
+        drop(workers);
         let agent = self.clone();
         tasks.spawn(async move {
-            worker::run(agent, pod, sender, receiver).await;
+            worker::run(agent, pod, sender, receiver, work).await;
             uid
         });
     }
 
     fn forget(&self, uid: &str) {
         // A newer worker of the same pod keeps its place.
-        let mut notes = self.workers.lock();
-        if notes.get(uid).is_some_and(|n| n.is_closed()) {
-            notes.remove(uid);
-            drop(notes);
+        let mut workers = self.workers.lock();
+        if workers.get(uid).is_some_and(|worker| worker.notes.is_closed()) {
+            workers.remove(uid);
+            drop(workers);
             self.forget_deferred(uid);
             self.release(uid);
             self.statuses.forget(uid);

@@ -96,6 +96,8 @@ impl Default for StaticPods {
 pub struct Polls {
     /// At the health of a runtime that is well.
     pub runtime: Duration,
+    /// How long a runtime may take to say how it is before it hangs (upstream's kubelet allows 30 s between two answers).
+    pub patience: Duration,
     /// At the objects of a runtime that sends no events (upstream's relist).
     pub objects: Duration,
     /// At the Node.
@@ -110,6 +112,7 @@ impl Default for Polls {
     fn default() -> Self {
         Polls {
             runtime: Duration::from_secs(5),
+            patience: Duration::from_secs(30),
             objects: Duration::from_secs(1),
             node: Duration::from_secs(10),
             pod: Duration::from_secs(60),

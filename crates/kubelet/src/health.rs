@@ -9,6 +9,9 @@ use prometheus_client::metrics::MetricType;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::config::Polls;
+use crate::go_time::go_duration;
+
 /// What CRI Version and Status say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RuntimeHealth {
@@ -35,6 +38,9 @@ const EAGER_TRIES: u32 = 1200;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pod network is made again when the Host Networking Service is back, so the runtime is asked often for that long.
 const AFTER_CHANGE: Duration = Duration::from_secs(3);
+
+/// The calls of a look.
+const LOOKS: [&str; 2] = ["Version", "Status"];
 
 /// Type of the condition of Windows nodes.
 const CONDITION: &str = "HNSUnavailable";
@@ -87,10 +93,10 @@ impl RuntimeHealth {
     }
 }
 
-/// Follows the runtime's health, for ever; one that is well is asked every `steady`.
+/// Follows the runtime's health, for ever.
 pub(crate) async fn follow(
     client: cri::Client,
-    steady: Duration,
+    Polls { runtime: steady, patience, .. }: Polls,
     mut host_network: Option<watch::Receiver<Health>>,
     health: watch::Sender<RuntimeHealth>,
 ) {
@@ -99,7 +105,7 @@ pub(crate) async fn follow(
     let mut log = Log::default();
     let mut changed: Option<Instant> = None;
     loop {
-        let seen = look(&client).await.with(host_network.as_mut().map(|health| health.borrow_and_update().clone()));
+        let seen = look_long(&client, patience, &health).await.with(host_network.as_mut().map(|health| health.borrow_and_update().clone()));
         log.note(&seen, Instant::now());
         // Single failed calls of a healthy runtime are no news (upstream waits 30 s).
         failures = if seen.name.is_empty() { failures + 1 } else { 0 };
@@ -157,6 +163,24 @@ impl Log {
             let messages = seen.messages.join(", ");
             tracing::warn!("cannot run pods: {messages}; look into the logs of the container runtime and of the pod network");
         }
+    }
+}
+
+/// Looks, and meanwhile says which call the runtime does not answer: it hangs, which its silence alone would not tell.
+async fn look_long(client: &cri::Client, patience: Duration, health: &watch::Sender<RuntimeHealth>) -> RuntimeHealth {
+    let mut look = std::pin::pin!(look(client));
+    let mut waited = Duration::ZERO;
+    loop {
+        match tokio::time::timeout(patience, &mut look).await {
+            Ok(seen) => return seen,
+            Err(_) => waited += patience,
+        }
+        let call = client.waiting().iter().map(|waiting| waiting.call).find(|call| LOOKS.contains(call)).unwrap_or(LOOKS[1]);
+        let message = format!("container runtime at {} hangs: it has not answered {call} for {}", client.endpoint(), go_duration(waited));
+        tracing::warn!("{message}; look into its log, and restart it");
+        health.send_modify(|health| {
+            (health.runtime_ready, health.connects, health.messages) = (false, false, vec![message]);
+        });
     }
 }
 

@@ -10,6 +10,7 @@
 mod action;
 pub(crate) mod admit;
 mod backoff;
+pub(crate) mod explain;
 mod machine;
 mod memory;
 mod plan;

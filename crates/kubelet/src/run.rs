@@ -135,7 +135,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         resolver: config.resolver.clone(),
     };
     let (sender, health) = watch::channel(RuntimeHealth::default());
-    tasks.spawn(forever(health::follow(cri.clone(), config.polls.runtime, config.host_network.clone(), sender)));
+    tasks.spawn(forever(health::follow(cri.clone(), config.polls, config.host_network.clone(), sender)));
     let this_node = Selection::fields(format!("metadata.name={}", config.node_name)).of(&config.api);
     let slim = |n: &Node| {
         let mut n = n.clone();

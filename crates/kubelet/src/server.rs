@@ -7,6 +7,7 @@
 //! enough for them.
 
 mod auth;
+mod explanation;
 mod handlers;
 mod hcn_calls;
 mod metrics;

@@ -15,20 +15,21 @@ mod site;
 mod start;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use cluster::EventType;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use thiserror_ext::AsReport as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
 use crate::eviction;
 use crate::pod::admit::{NodeView, admit};
+use crate::pod::explain::{Explanation, Warnings, explain};
 use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, State, on};
 use crate::probes::counts::Probed;
 use crate::probes::{self, News, Prober};
@@ -53,6 +54,8 @@ pub(crate) enum Note {
     Done(Event),
     /// A result of a container probe.
     Probe(String, News),
+    /// Somebody asks why the pod is not Ready.
+    Explain(oneshot::Sender<Explanation>),
 }
 
 /// The state of one worker.
@@ -76,10 +79,29 @@ pub(crate) struct Worker {
     claims: Option<Claims>,
     /// Events to be taken in, oldest first.
     events: VecDeque<Event>,
+    /// The newest warnings about the pod, which its explanation quotes.
+    warnings: Arc<Mutex<Warnings>>,
+    work: Arc<Work>,
+}
+
+/// The action that a worker carries out, and since when: what holds it up is named though it does not answer meanwhile.
+#[derive(Default)]
+pub(crate) struct Work(Mutex<Option<(String, Instant)>>);
+
+impl Work {
+    fn set(&self, action: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = action.map(|action| (action, Instant::now()));
+    }
+
+    /// The action, and how long it has taken.
+    pub(crate) fn now(&self) -> Option<(String, Duration)> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|(action, since)| (action.clone(), since.elapsed()))
+    }
 }
 
 /// Works for one pod until nothing of it is left.
-pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedSender<Note>, notes: mpsc::UnboundedReceiver<Note>) {
+pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedSender<Note>, notes: mpsc::UnboundedReceiver<Note>, work: Arc<Work>) {
     let dirs = match PodDirs::new(&agent.root, &agent.dir, &pod) {
         Ok(dirs) => dirs,
         Err(error) => {
@@ -104,6 +126,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         places: BTreeMap::new(),
         claims: None,
         events: VecDeque::from([Event::Tick]),
+        warnings: Arc::default(),
+        work,
     };
     worker.work().await;
     worker.agent.sources.release(&worker.uid);
@@ -189,9 +213,12 @@ impl Worker {
                 tracing::debug!(pod = %key(&self.state.pod), "{action}");
                 if action == Action::Observe {
                     look = true;
-                } else if let Some(outcome) = self.apply(action).await {
-                    self.events.push_back(outcome);
+                    continue;
                 }
+                self.work.set(Some(action.to_string()));
+                let outcome = self.apply(action).await;
+                self.work.set(None);
+                self.events.extend(outcome);
             }
             self.drain();
         }
@@ -279,6 +306,12 @@ impl Worker {
                 event
             }
             Note::Probe(id, News::Health(health)) => Event::Probed { id, health },
+            Note::Explain(asker) => {
+                let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+                // Who no longer waits needs no answer.
+                let _ = asker.send(explain(&self.state, &warnings, Timestamp::now()));
+                return None;
+            }
             Note::Probe(id, News::Failed(which, why)) => {
                 self.unhealthy(&id, format!("{} probe failed: {}", which.name(), why.to_report_string().trim_end()));
                 return None;
@@ -329,7 +362,7 @@ impl Worker {
 
     /// What background work needs of the pod.
     fn site(&self) -> Site {
-        Site { agent: self.agent.clone(), pod: self.state.pod.clone(), uid: self.uid.clone() }
+        Site { agent: self.agent.clone(), pod: self.state.pod.clone(), uid: self.uid.clone(), warnings: self.warnings.clone() }
     }
 
     /// Writes an event about the pod or one of its containers.

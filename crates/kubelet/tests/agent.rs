@@ -3,6 +3,8 @@
 mod common;
 #[path = "agent/eviction.rs"]
 mod eviction;
+#[path = "agent/explain.rs"]
+mod explain;
 #[path = "agent/image_volumes.rs"]
 mod image_volumes;
 #[path = "agent/resize.rs"]
@@ -38,7 +40,7 @@ async fn started(mut world: World) -> World {
 /// An agent that never looks again by itself: what waits for a poll waits for ever.
 fn no_polls() -> Polls {
     let never = Duration::from_secs(1 << 25);
-    Polls { runtime: never, objects: never, node: never, pod: never, failed_start: never }
+    Polls { runtime: never, patience: never, objects: never, node: never, pod: never, failed_start: never }
 }
 
 #[tokio::test]

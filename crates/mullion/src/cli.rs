@@ -107,9 +107,35 @@ impl From<Part> for node::Part {
     }
 }
 
+/// What is asked of a node that runs.
+#[derive(Clone, Debug, Subcommand)]
+pub enum NodeCommand {
+    /// Say why a pod is not Ready, step by step, as its node agent sees it
+    Explain(ExplainArgs),
+}
+
+/// `mullion node explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// Name of the pod
+    pub pod: String,
+    /// Its namespace [default: that of the kubeconfig's context]
+    #[arg(short, long)]
+    pub namespace: Option<String>,
+    /// Kubeconfig of somebody who may read the pod and its node's agent (nodes/proxy) [default: as kubectl]
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Print the document that the node agent sends
+    #[arg(short, long, value_parser = ["json"])]
+    pub output: Option<String>,
+}
+
 /// `mullion node`. A flag counts more than the file of `--config`, the file more than the default.
 #[derive(Clone, Debug, Default, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct NodeArgs {
+    #[command(subcommand)]
+    pub command: Option<NodeCommand>,
     /// Configuration file: NodeConfiguration, KubeletConfiguration and KubeProxyConfiguration, each at most once; flags count more
     #[arg(long)]
     pub config: Option<PathBuf>,
@@ -276,7 +302,20 @@ impl NodeArgs {
             }
         }
         let NodeConfig { node, kubelet: agent, kube_proxy: proxy } = to;
-        let Self { config: _, kubeconfig, hostname_override, node_ip, os, roots, container_runtime_endpoint, hcn, adapter, loopback_dsr, .. } = self;
+        let Self {
+            config: _,
+            command: _,
+            kubeconfig,
+            hostname_override,
+            node_ip,
+            os,
+            roots,
+            container_runtime_endpoint,
+            hcn,
+            adapter,
+            loopback_dsr,
+            ..
+        } = self;
         set(&mut node.kubeconfig, kubeconfig);
         set(&mut node.node_name, hostname_override);
         some(&mut node.node_ip, node_ip);

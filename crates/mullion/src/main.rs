@@ -9,6 +9,7 @@ mod output;
 mod app;
 mod cli;
 mod exit;
+mod explain;
 mod hns;
 
 #[cfg(target_os = "linux")]
@@ -45,7 +46,10 @@ fn main() -> ExitCode {
 
 fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
-        cli::Command::Node(args) => app::node::main(args),
+        cli::Command::Node(mut args) => match args.command.take() {
+            Some(cli::NodeCommand::Explain(args)) => explain::main(&args),
+            None => app::node::main(args),
+        },
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::Fabric(args) => app::fabric::main(args),
         cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),

@@ -222,6 +222,17 @@ impl PodState {
         }
     }
 
+    /// Whether the node has decided about the pod.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admission == Admission::Decided
+    }
+
+    /// The status as it would be reported now, and when to look again though nothing changes.
+    pub(crate) fn outlook(&self, now: Timestamp) -> (PodStatus, Option<Timestamp>) {
+        let step = self.plan(now);
+        (step.status, step.wake)
+    }
+
     /// Counts what changed the runtime's objects: what a look that begins now is a look at.
     pub(crate) fn version(&self) -> u64 {
         self.version

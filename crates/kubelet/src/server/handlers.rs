@@ -21,7 +21,7 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Body, Server, hcn_calls, json as answer_json, metrics, text};
+use super::{Body, Server, explanation, hcn_calls, json as answer_json, metrics, text};
 use crate::error::RuntimeError;
 use crate::logs::{self, Filter, Options};
 use crate::pod::State;
@@ -69,6 +69,10 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
         ["metrics"] => answer_metrics(exposition::encode(&server.metrics, format), format),
         ["metrics", "probes"] => answer_metrics(exposition::encode(&server.agent.probes.registry, format), format),
         ["metrics", "resource"] => answer_metrics(metrics::resource(server, format).await, format),
+        ["explain", ns, pod] => match explanation::document(&server.agent, &cluster::Key::new(*ns, *pod)).await {
+            Some(document) => answer_json(&document),
+            None => text(StatusCode::NOT_FOUND, format!("pod {pod:?} of namespace {ns:?} is not on this node\n")),
+        },
         ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }

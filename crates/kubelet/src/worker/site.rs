@@ -1,11 +1,12 @@
 //! What work on a pod shares: the node's parts, the pod, its events and the objects it names.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cluster::EventType;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 
 use crate::agent::Agent;
+use crate::pod::explain::Warnings;
 use crate::sources::{Fetched, Kind, SourceError};
 
 #[derive(Clone)]
@@ -13,6 +14,7 @@ pub(super) struct Site {
     pub agent: Arc<Agent>,
     pub pod: Arc<Pod>,
     pub uid: String,
+    pub warnings: Arc<Mutex<Warnings>>,
 }
 
 impl Site {
@@ -57,7 +59,11 @@ impl Site {
 
     /// Writes an event about the pod or one of its containers.
     pub(super) fn event(&self, container: Option<&str>, type_: EventType, reason: &str, message: impl Into<String>) {
-        let about = self.reference(container);
+        let (about, message) = (self.reference(container), message.into());
+        if type_ == EventType::Warning {
+            let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+            warnings.insert((container.unwrap_or_default().to_owned(), reason.to_owned()), message.clone());
+        }
         self.agent.recorder.event(&about, type_, reason, None, message);
     }
 }
