@@ -9,23 +9,7 @@ pub mod routes;
 #[cfg(target_os = "linux")]
 pub mod tunnels;
 
-use std::net::IpAddr;
-
-use host::HostRoute;
-
-use crate::mode::{Desired, Uplink};
-
-/// The link of the nodes' network, on Linux.
-#[cfg(target_os = "linux")]
-pub(crate) fn uplink(routes: &[HostRoute], address: IpAddr) -> Option<Uplink> {
-    tunnels::uplink(routes, address)
-}
-
-/// Windows' tunnels are part of HNS networks.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn uplink(_: &[HostRoute], _: IpAddr) -> Option<Uplink> {
-    None
-}
+use crate::mode::Desired;
 
 /// Makes the tunnel of this host, and makes peers known to it. Its number, where there is one.
 #[cfg(target_os = "linux")]

@@ -95,6 +95,14 @@ pub fn windows_overlay(inputs: &Inputs) -> Value {
     list(&inputs.name, &[plugin])
 }
 
+/// Adds the largest packet of pods to a configuration of a Windows node (HNS' schema 2.4). It is that of the interface: HNS takes nothing off.
+pub fn limit_packets(document: &mut Value, mtu: u32) {
+    let policy = json!({"name": "EndpointPolicy", "value": {"Type": "InterfaceParameters", "Settings": {"Mtu": mtu}}});
+    if let Some(policies) = document["plugins"][0]["policies"].as_array_mut() {
+        policies.push(policy);
+    }
+}
+
 /// The uplink's largest packet where it is not known.
 const USUAL_MTU: u32 = 1500;
 

@@ -1,13 +1,18 @@
 //! Documents of the HNS network of a Windows node and of the host's own endpoint on it (pure).
 
 use hcn::document::{Isolation, NetworkPolicyType, RemoteSubnetRoute, SubnetFlags};
-use hcn::{Guid, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet, owned_id};
-use ipnet::IpNet;
+use hcn::{Guid, HostComputeEndpoint, HostComputeNetwork, NetworkFlags, NetworkPolicy, NetworkType, Subnet, owned_id};
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::nth;
 
 /// The owner mark of what is made here.
 pub const OWNER: &str = "mullion";
+
+/// Subnets for the placeholder, in order; the first is that of the scripts.
+const PLACEHOLDERS: [[u8; 4]; 4] = [[192, 168, 255, 0], [172, 31, 255, 252], [10, 255, 255, 252], [198, 18, 255, 252]];
+/// Its segment where it is an overlay.
+const PLACEHOLDER_VSID: u32 = 9999;
 
 /// What the network must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +22,8 @@ pub struct Desired {
     pub network: HostComputeNetwork,
     /// The host endpoint's id.
     pub endpoint_id: Guid,
+    /// The network that keeps the adapter's switch while the pods' is made anew, and its id.
+    pub placeholder: Option<(Guid, HostComputeNetwork)>,
     /// The host's endpoint, `NAME_ep`, at the third address of the subnet, of a transparent network at the second. An overlay has none.
     pub endpoint: Option<HostComputeEndpoint>,
 }
@@ -37,6 +44,7 @@ impl Desired {
             network,
             endpoint_id: Self::endpoint_id(cluster_uid, name),
             endpoint: Some(endpoint),
+            placeholder: None,
         }
     }
 
@@ -51,7 +59,7 @@ impl Desired {
             .with_policy(NetworkPolicy::new(NetworkPolicyType::HostRoute, &serde_json::json!({})));
         let network = HostComputeNetwork { owner: OWNER.into(), ..network };
         let network_id = owned_id(cluster_uid, "network", name);
-        Self { network_id, network, endpoint_id: Self::endpoint_id(cluster_uid, name), endpoint: None }
+        Self { network_id, network, endpoint_id: Self::endpoint_id(cluster_uid, name), endpoint: None, placeholder: None }
     }
 
     /// A transparent network `name` on `adapter` with this node's pod CIDR; `.1`, the pods' gateway, is the host.
@@ -67,7 +75,29 @@ impl Desired {
             network: HostComputeNetwork { owner: OWNER.into(), ..network },
             endpoint_id: Self::endpoint_id(cluster_uid, name),
             endpoint: Some(endpoint),
+            placeholder: None,
         }
+    }
+
+    /// The same with a network beside it that keeps the switch: without it, making the pods' network anew cuts the node off for seconds. Source:
+    /// the network `External` of microsoft/SDN's scripts, flannel's and Calico's. `taken` are prefixes that its subnet must not overlap.
+    #[must_use]
+    pub fn with_placeholder(mut self, cluster_uid: &str, adapter: &str, taken: &[IpNet]) -> Self {
+        let overlaps = |prefix: &IpNet| taken.iter().any(|net| net.contains(prefix) || prefix.contains(net));
+        let candidates = PLACEHOLDERS.map(|octets| IpNet::V4(Ipv4Net::new_assert(octets.into(), 30)));
+        let prefix = candidates.into_iter().find(|prefix| !overlaps(prefix)).unwrap_or(candidates[0]);
+        let mut subnet = Subnet::new(prefix, nth(prefix, 1));
+        if self.network.network_type == NetworkType::Overlay {
+            let isolation = Isolation { isolation_id: PLACEHOLDER_VSID, ..Isolation::default() };
+            subnet.policies.push(NetworkPolicy::new(NetworkPolicyType::Vsid, &isolation));
+        }
+        let name = format!("{}_uplink", self.network.name);
+        let network = HostComputeNetwork::new(&name, self.network.network_type.clone(), subnet);
+        let network = HostComputeNetwork { owner: OWNER.into(), ..network.with_policy(NetworkPolicy::net_adapter_name(adapter)) };
+        self.placeholder = Some((owned_id(cluster_uid, "network", &name), network));
+        // What HNS keeps of a network over a boot can be half of it. The placeholder is kept, and the pods' network made anew.
+        self.network.flags = NetworkFlags::ENABLE_NON_PERSISTENT;
+        self
     }
 
     /// The same with the prefixes of other nodes.

@@ -16,6 +16,7 @@ use std::str::FromStr;
 
 use host::HostRoute;
 use ipnet::IpNet;
+use serde_json::Value;
 
 pub use desired::{Desired, Hop, Masquerade, Through, Tunnel, Vtep};
 
@@ -192,8 +193,9 @@ pub struct Uplink {
 /// What was found on the host beside its routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
-    /// On Linux.
     pub uplink: Option<Uplink>,
+    /// HNS takes the MTU of pods from their endpoints' policies.
+    pub sets_mtu: bool,
     /// The MAC of the distributed router of the HNS network, once that exists.
     pub dr_mac: Option<Mac>,
 }
@@ -207,6 +209,8 @@ pub struct NetworkFacts {
     pub source_vip: Option<IpAddr>,
     /// The MAC of the distributed router of an overlay.
     pub dr_mac: Option<Mac>,
+    /// Largest packet of pods, in bytes, where it is known.
+    pub mtu: Option<u32>,
 }
 
 /// What a mode decides from.
@@ -324,19 +328,38 @@ impl<'a> Inputs<'a> {
         let Some((pods, inputs)) = self.own_pods() else { return };
         match &pods.attachment {
             Attachment::Windows { adapter, .. } => {
-                desired.hns = Some(hns::Desired::new(&pods.cluster_uid, &pods.network_name, adapter, inputs.pod_cidr));
-                desired.cni = Some(conf::windows(&inputs));
+                let network = hns::Desired::new(&pods.cluster_uid, &pods.network_name, adapter, inputs.pod_cidr);
+                desired.hns = Some(network.with_placeholder(&pods.cluster_uid, adapter, &self.taken(pods)));
+                desired.mtu = self.state.uplink.map(|uplink| uplink.mtu);
+                desired.cni = Some(self.limited(conf::windows(&inputs), desired.mtu, USUAL_MTU));
             }
-            Attachment::Linux { bridge } => linux_bridge(&inputs, bridge, desired),
+            Attachment::Linux { bridge } => self.linux_bridge(&inputs, bridge, desired),
         }
+    }
+
+    /// The pods of a Linux node where packets between nodes are plain.
+    fn linux_bridge(&self, inputs: &conf::Inputs, bridge: &str, desired: &mut Desired) {
+        desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
+        desired.mtu = self.state.uplink.map(|uplink| uplink.mtu);
+        desired.cni = Some(conf::linux(inputs, bridge, desired.mtu));
+    }
+
+    /// What the placeholder's subnet must not overlap.
+    fn taken(&self, pods: &PodSettings) -> Vec<IpNet> {
+        self.settings.cluster_cidrs.iter().copied().chain([pods.service_cidr, pods.lan]).collect()
+    }
+
+    /// A configuration of a Windows node with the largest packet of pods, where HNS would choose another one.
+    fn limited(&self, mut cni: Value, mtu: Option<u32>, usual: u32) -> Value {
+        if let Some(mtu) = mtu.filter(|mtu| *mtu != usual && self.state.sets_mtu) {
+            conf::limit_packets(&mut cni, mtu);
+        }
+        cni
     }
 }
 
-/// The pods of a Linux node where packets between nodes are plain.
-fn linux_bridge(inputs: &conf::Inputs, bridge: &str, desired: &mut Desired) {
-    desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
-    desired.cni = Some(conf::linux(inputs, bridge, None));
-}
+/// The largest packet of a network that nobody changed; HNS gives pods that, less what its encapsulation takes.
+const USUAL_MTU: u32 = 1500;
 
 #[cfg(test)]
 mod tests;

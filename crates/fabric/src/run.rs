@@ -70,7 +70,21 @@ struct Outcome {
     reached: BTreeSet<String>,
     /// Nothing is left to do.
     done: bool,
+    /// The routes of others before the adapter got its switch.
+    before_switch: Option<Vec<HostRoute>>,
 }
+
+/// How long routes of others are looked after once the adapter has got its switch. HNS answers first and moves addresses for seconds.
+const UNSETTLED: Duration = Duration::from_secs(60);
+
+/// Routes of others that the adapter must not lose over getting its switch.
+struct Unsettled {
+    routes: Vec<HostRoute>,
+    until: Instant,
+}
+
+/// From this version on, HNS takes the MTU of an endpoint's interface (schema 2.4, Windows Server 1903).
+const HNS_SETS_MTU: hcn::HnsVersion = hcn::HnsVersion::new(10, 0);
 
 /// Keeps the pod network of this node until `shutdown` completes. Routes, network and configuration stay: pods outlive
 /// a restart.
@@ -79,7 +93,7 @@ pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
     let changes = config.changes.take();
     let reporter = Reporter::new(config.client.clone(), &config.settings.node_name, config.full_pass);
-    let fabric = Fabric { config, nodes, status, reporter };
+    let fabric = Fabric { config, nodes, status, reporter, unsettled: None };
     tokio::pin!(shutdown);
     tokio::select! {
         () = fabric.drive(changes) => {}
@@ -87,11 +101,21 @@ pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     }
 }
 
+/// What was made for this node's pods.
+#[derive(Clone, Copy, Debug, Default)]
+struct Network {
+    /// Pods can be attached.
+    attachable: bool,
+    /// The adapter may have got its switch.
+    made_switch: bool,
+}
+
 struct Fabric {
     config: Config,
     nodes: Informer<NodeRow>,
     status: watch::Sender<Status>,
     reporter: Reporter,
+    unsettled: Option<Unsettled>,
 }
 
 impl Fabric {
@@ -138,9 +162,13 @@ impl Fabric {
         let pod_cidr = nodes.get(&self.config.settings.node_name).and_then(NodeRow::pod_cidr);
         let outcome = self.carry_out(&nodes, pod_cidr).await;
         self.reporter.tell(&self.config.settings, &nodes, &outcome).await;
-        let Outcome { ready, problems, done, .. } = outcome;
+        let Outcome { ready, problems, done, before_switch, .. } = outcome;
+        if let Some(routes) = before_switch {
+            self.unsettled = Some(Unsettled { routes, until: Instant::now() + UNSETTLED });
+        }
+        self.unsettled.take_if(|unsettled| unsettled.until <= Instant::now());
         self.report(Status { ready, pod_cidr, problems });
-        done
+        done && self.unsettled.is_none()
     }
 
     /// Observes, decides and applies.
@@ -161,14 +189,20 @@ impl Fabric {
         let desired = mode::desired(&Inputs { settings, nodes, routes: &observed, state: &state });
         let mut problems = desired.problems.clone();
         let mut done = self.keep_ways(&desired, &observed, &mut problems);
+        if let Some(unsettled) = &self.unsettled {
+            problems.extend(apply::routes::restore(&*self.config.routes, &unsettled.routes, &observed));
+        }
+        let mut before_switch = None;
         let mut ready = matches!(settings.role, Role::Host { .. } | Role::Router);
         match self.keep_network(&desired).await {
-            Ok(written) => {
-                ready |= written;
+            Ok(Network { attachable, made_switch }) => {
+                let others = || observed.iter().filter(|route| !route.ours && route.via.is_some()).cloned().collect();
+                before_switch = made_switch.then(others);
+                ready |= attachable;
                 // The MAC of a new network is read by the next pass.
                 done &= settings.mode != Mode::Vxlan || desired.hns.is_none() || state.dr_mac.is_some();
-                if written {
-                    self.publish_facts(pod_cidr, &state);
+                if attachable {
+                    self.publish_facts(pod_cidr, &state, &desired);
                 }
             }
             Err(problem) => {
@@ -191,35 +225,31 @@ impl Fabric {
                 }
             }
         }
+        // A neighbour may come back with the adapter's address.
+        done &= problems.iter().all(|problem| problem.kind != Kind::NextHopUnreachable);
         let reached = desired.routes.into_values().map(|hop| hop.node).collect();
-        Outcome { ready, problems, reached, done }
+        Outcome { ready, problems, reached, done, before_switch }
     }
 
     /// What the mode needs to know of the host beside its routes.
     async fn host_state(&self, nodes: &BTreeMap<String, NodeRow>, observed: &[HostRoute]) -> Result<HostState, String> {
         let mut state = HostState::default();
-        let tunnels = self.config.settings.mode == Mode::Vxlan;
-        match &self.config.settings.role {
-            Role::Node(pods) if tunnels || pods.subnet_env.is_some() => {
-                if let Attachment::Windows { .. } = pods.attachment {
-                    state.dr_mac = if tunnels { self.dr_mac(pods).await? } else { None };
-                } else if let Some(row) = nodes.get(&self.config.settings.node_name)
-                    && let Some(address) = row.pod_cidr().and_then(|cidr| row.address(cidr))
-                {
-                    state.uplink = apply::uplink(observed, address);
-                }
-            }
-            Role::Host { address } if tunnels => state.uplink = apply::uplink(observed, *address),
-            Role::Node(_) | Role::Host { .. } | Role::Router => {}
+        let address = match &self.config.settings.role {
+            Role::Node(_) => nodes.get(&self.config.settings.node_name).and_then(|row| row.address(row.pod_cidr()?)),
+            Role::Host { address } => Some(*address),
+            Role::Router => None,
+        };
+        state.uplink = match address {
+            Some(address) => apply::routes::uplink(&*self.config.routes, observed, address).map_err(|error| error.to_report_string())?,
+            None => None,
+        };
+        if let (Role::Node(pods), Some(hcn)) = (&self.config.settings.role, &self.config.hcn)
+            && let Attachment::Windows { .. } = pods.attachment
+        {
+            state.dr_mac = if self.config.settings.mode == Mode::Vxlan { dr_mac(hcn, pods).await? } else { None };
+            state.sets_mtu = hcn.features().await.is_ok_and(|features| features.version >= HNS_SETS_MTU);
         }
         Ok(state)
-    }
-
-    /// The MAC of the distributed router of this node's network, where that exists.
-    async fn dr_mac(&self, pods: &PodSettings) -> Result<Option<Mac>, String> {
-        let Some(hcn) = &self.config.hcn else { return Ok(None) };
-        let network = hcn.network_by_name(&pods.network_name).await.map_err(|error| error.to_report_string())?;
-        Ok(network.iter().flat_map(|network| &network.policies).find_map(hcn::NetworkPolicy::as_dr_mac_address).and_then(|mac| mac.parse().ok()))
     }
 
     /// The tunnel and the routes. A peer is known to the tunnel before it is routed to, and forgotten after.
@@ -242,13 +272,14 @@ impl Fabric {
         done && all
     }
 
-    fn publish_facts(&self, pod_cidr: Option<IpNet>, state: &HostState) {
+    fn publish_facts(&self, pod_cidr: Option<IpNet>, state: &HostState, desired: &Desired) {
         let (Some(facts), Role::Node(pods)) = (&self.config.facts, &self.config.settings.role) else { return };
         let overlay = self.config.settings.mode == Mode::Vxlan && matches!(pods.attachment, Attachment::Windows { .. });
         let next = NetworkFacts {
             hns_network: pods.network_name.clone(),
             source_vip: pod_cidr.filter(|_| overlay).map(conf::source_vip),
             dr_mac: state.dr_mac,
+            mtu: desired.mtu,
         };
         facts.send_if_modified(|held| {
             let differs = held.as_ref() != Some(&next);
@@ -257,9 +288,10 @@ impl Fabric {
         });
     }
 
-    /// Makes the network of this node's pods, then its CNI configuration. True when pods can be attached.
-    async fn keep_network(&self, desired: &Desired) -> Result<bool, Problem> {
-        let Role::Node(pods) = &self.config.settings.role else { return Ok(false) };
+    /// Makes the network of this node's pods, then its CNI configuration.
+    async fn keep_network(&self, desired: &Desired) -> Result<Network, Problem> {
+        let mut kept = Network::default();
+        let Role::Node(pods) = &self.config.settings.role else { return Ok(kept) };
         if let Some(network) = &desired.hns {
             let none = || Problem::failed("the pod network needs the Host Networking Service, which this host does not have");
             let hcn = self.config.hcn.as_ref().ok_or_else(none)?;
@@ -268,20 +300,21 @@ impl Fabric {
                     tracing::warn!(error = %error.as_report(), "cannot remove the CNI configuration");
                 }
             };
-            apply::hns::ensure(hcn, network, hide).await.map_err(|error| Problem::here(error.kind(), error.to_report_string()))?;
+            let ensured = apply::hns::ensure(hcn, network, hide).await.map_err(|error| Problem::here(error.kind(), error.to_report_string()));
+            kept.made_switch = ensured?.made_switch;
         }
         #[cfg(target_os = "linux")]
         if let Some(masquerade) = desired.masquerade {
             apply::forwarding::ensure(masquerade).map_err(|error| Problem::failed(error.to_report_string()))?;
         }
-        let Some(document) = &desired.cni else { return Ok(false) };
+        let Some(document) = &desired.cni else { return Ok(kept) };
         if let (Some(path), Some(text)) = (&pods.subnet_env, &desired.subnet_env) {
             apply::cni::write_subnet_env(path, text).map_err(|error| Problem::failed(error.to_report_string()))?;
         }
         if apply::cni::write(&pods.cni_conf_dir, document).map_err(|error| Problem::failed(error.to_report_string()))? {
             tracing::info!(network = pods.network_name, "wrote the CNI configuration");
         }
-        Ok(true)
+        Ok(Network { attachable: true, ..kept })
     }
 
     fn report(&self, next: Status) {
@@ -299,6 +332,12 @@ impl Fabric {
             differs
         });
     }
+}
+
+/// The MAC of the distributed router of this node's network, where that exists.
+async fn dr_mac(hcn: &HcnClient, pods: &PodSettings) -> Result<Option<Mac>, String> {
+    let network = hcn.network_by_name(&pods.network_name).await.map_err(|error| error.to_report_string())?;
+    Ok(network.iter().flat_map(|network| &network.policies).find_map(hcn::NetworkPolicy::as_dr_mac_address).and_then(|mac| mac.parse().ok()))
 }
 
 /// Whether an event's data carry that GUID, which HNS prints in either case.

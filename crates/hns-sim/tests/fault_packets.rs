@@ -142,6 +142,37 @@ fn net_blip_takes_uplink_addresses_for_a_while() {
 }
 
 #[test]
+fn networks_of_one_adapter_share_its_switch() {
+    in_lab("networks_of_one_adapter_share_its_switch", || {
+        let lab = Lab::new();
+        let outside = lab.host("10.240.0.12", &[]);
+        serve_tcp(&outside.ns, 80, "outside");
+        let node = lab.bare("10.240.0.11", &[], Switches::of(WS2025));
+        let make = |number: u8| {
+            let subnet = Subnet::new(net(&format!("192.168.{number}.0/24")), format!("192.168.{number}.1").parse().unwrap());
+            node.client.create(id(number), &HostComputeNetwork::new(format!("net{number}"), NetworkType::L2Bridge, subnet)).unwrap();
+        };
+        let delete = |number: u8| node.client.delete::<HostComputeNetwork>(&id(number)).unwrap();
+        let is_cut = || is_unanswered(&node.ns, "10.240.0.12:80");
+        let whole = || until("the adapter", || ask_tcp(&node.ns, "10.240.0.12:80").map(drop).map_err(|error| error.to_string()));
+        node.fault("net-switch-blip=1s");
+        make(1);
+        assert!(is_cut(), "the first network makes the switch");
+        whole();
+        make(2);
+        assert!(!is_cut(), "the second one has it");
+        delete(1);
+        assert!(!is_cut(), "and keeps it");
+        make(1);
+        delete(2);
+        assert!(!is_cut());
+        delete(1);
+        assert!(is_cut(), "the last one takes it along");
+        whole();
+    });
+}
+
+#[test]
 fn compartment_appears_late_or_with_the_first_container() {
     in_lab("compartment_appears_late_or_with_the_first_container", || {
         let lab = Lab::new();

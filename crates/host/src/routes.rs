@@ -57,8 +57,12 @@ pub trait Routes: Send + Sync {
     fn add(&self, route: &HostRoute) -> Result<(), RoutesError>;
     /// Removes a route; missing is fine. Routes without our mark are refused.
     fn delete(&self, route: &HostRoute) -> Result<(), RoutesError>;
+    /// Adds a route of someone else again, without our mark; that it is there is fine.
+    fn restore(&self, route: &HostRoute) -> Result<(), RoutesError>;
     /// Index of the interface called `name`.
     fn interface(&self, name: &str) -> Result<Option<u32>, RoutesError>;
+    /// Largest packet of the interface with that index, in bytes; none where there is no such interface.
+    fn mtu(&self, interface: u32) -> Result<Option<u32>, RoutesError>;
 }
 
 fn failed(operation: &str, route: Option<&HostRoute>) -> impl FnOnce(io::Error) -> RoutesError {

@@ -1,8 +1,11 @@
 //! Makes the HNS network of a Windows node and the host's own endpoint on it.
 
+use std::net::IpAddr;
+
 use hcn::document::{ModifyRequest, RemoteSubnetRoute, RequestType};
-use hcn::{EndpointState, Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, Subnet};
+use hcn::{EndpointState, Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkPolicy, NetworkType, Subnet};
 use ipnet::IpNet;
+use thiserror_ext::AsReport as _;
 
 use crate::hns::{Desired, OWNER};
 use crate::problem::Kind;
@@ -40,6 +43,11 @@ pub enum HnsError {
         /// The owner that it names.
         owner: String,
     },
+    /// The network has no address of the host: endpoints' policies would name none, or one that nobody reaches.
+    #[error(
+        "HNS network {name:?} has no address of the host yet (ManagementIP {found}): give the adapter {adapter} an address (DHCP or static), or set the member adapter of NodeConfiguration to one that has"
+    )]
+    NoAddress { name: String, found: String, adapter: String },
     /// The service refused or did not answer.
     #[error("cannot {what}")]
     Call {
@@ -56,7 +64,7 @@ impl HnsError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Foreign { .. } => Kind::NetworkOfOthers,
-            Self::Call { .. } => Kind::Failed,
+            Self::NoAddress { .. } | Self::Call { .. } => Kind::Failed,
         }
     }
 }
@@ -83,12 +91,60 @@ pub fn plan(existing: Option<&HostComputeNetwork>, desired: &Desired) -> Result<
     Ok(NetworkStep::Keep)
 }
 
-/// Makes the network and the host's endpoint what is desired. `before_change` runs before the first write that takes the
-/// network from pods: until all of it is done, no pod should be attached. True when something was written.
-pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl FnOnce()) -> Result<bool, HnsError> {
+/// The placeholder is needed unless it, or a network of someone else, keeps the switch of the adapter. True when it was made.
+async fn keep_placeholder(client: &HcnClient, desired: &Desired) -> Result<bool, HnsError> {
+    let Some((id, placeholder)) = &desired.placeholder else { return Ok(false) };
+    let name = &placeholder.name;
+    let present = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
+    if present.is_some() {
+        return Ok(false);
+    }
+    let others = client.networks().await.map_err(failed("list HNS networks"))?;
+    if others.iter().any(|other| other.name != desired.network.name && keeps_switch(other, placeholder)) {
+        return Ok(false);
+    }
+    client.create_network(*id, placeholder).await.map_err(failed(format!("create HNS network {name:?}")))?;
+    tracing::info!(network = name, "created the HNS network that keeps the adapter's switch");
+    Ok(true)
+}
+
+/// Whether a network holds the switch that `placeholder` would (pure): one of the filtering platform on that adapter, as the same or unnamed.
+fn keeps_switch(other: &HostComputeNetwork, placeholder: &HostComputeNetwork) -> bool {
+    let adapter = |network: &HostComputeNetwork| network.policies.iter().find_map(NetworkPolicy::as_net_adapter_name).unwrap_or_default();
+    let switched = matches!(other.network_type, NetworkType::L2Bridge | NetworkType::L2Tunnel | NetworkType::Overlay);
+    switched && (adapter(other).is_empty() || adapter(other).eq_ignore_ascii_case(&adapter(placeholder)))
+}
+
+/// The network has an address of the host, which HNS finds a while after the network was made.
+fn has_address(network: &HostComputeNetwork) -> Result<(), HnsError> {
+    let found = network.management_ip();
+    let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V4(ip) if ip.is_link_local() || ip.is_unspecified());
+    if network.network_type == NetworkType::Transparent || found.as_ref().is_some_and(usable) {
+        return Ok(());
+    }
+    let adapter = network.policies.iter().find_map(NetworkPolicy::as_net_adapter_name).unwrap_or_default();
+    let found = found.map_or_else(|| "none".to_owned(), |ip| ip.to_string());
+    Err(HnsError::NoAddress { name: network.name.clone(), found, adapter })
+}
+
+/// What [`ensure`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ensured {
+    /// Something was written.
+    pub written: bool,
+    /// The adapter may have got its switch: then it is without addresses for a while, and can lose routes.
+    pub made_switch: bool,
+}
+
+/// Makes the networks and the host's endpoint what is desired. `before_change` runs before the first write that takes the
+/// network from pods: until all of it is done, no pod should be attached.
+pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl FnOnce()) -> Result<Ensured, HnsError> {
     let name = &desired.network.name;
-    let existing = client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")))?;
+    let look_up = async || client.network_by_name(name).await.map_err(failed(format!("look up HNS network {name:?}")));
+    let existing = look_up().await?;
     let step = plan(existing.as_ref(), desired)?;
+    // First, so that neither making nor removing the pods' network touches the switch.
+    let placed = keep_placeholder(client, desired).await?;
     let network_id = existing.as_ref().map_or(desired.network_id, |network| network.id);
     let endpoint_step = match &desired.endpoint {
         None => EndpointStep::Keep,
@@ -98,7 +154,9 @@ pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl F
         }
     };
     if let (NetworkStep::Keep, EndpointStep::Keep, Some(existing)) = (&step, endpoint_step, &existing) {
-        return keep_remote_subnets(client, existing, desired).await;
+        has_address(existing)?;
+        let changed = keep_remote_subnets(client, existing, desired).await?;
+        return Ok(Ensured { written: changed || placed, made_switch: placed });
     }
     before_change();
     if let NetworkStep::Recreate { why } = &step {
@@ -113,9 +171,30 @@ pub async fn ensure(client: &HcnClient, desired: &Desired, before_change: impl F
     let gone = matches!(step, NetworkStep::Recreate { .. });
     let network_id = if step == NetworkStep::Keep { network_id } else { desired.network_id };
     if let Some(endpoint) = &desired.endpoint {
-        make_endpoint(client, network_id, desired.endpoint_id, endpoint, if gone { EndpointStep::Create } else { endpoint_step }).await?;
+        let endpoint_step = if gone { EndpointStep::Create } else { endpoint_step };
+        let made = make_endpoint(client, network_id, desired.endpoint_id, endpoint, endpoint_step).await;
+        if let (Err(error), NetworkStep::Keep) = (&made, &step) {
+            remove_half_network(client, network_id, desired, error).await?;
+        }
+        made?;
     }
-    Ok(true)
+    look_up().await?.as_ref().map_or(Ok(()), has_address)?;
+    Ok(Ensured { written: true, made_switch: placed || step != NetworkStep::Keep && desired.placeholder.is_none() })
+}
+
+/// Removes a network that was there and takes no endpoint of the host, so that the next pass makes it anew: after a boot, HNS may have half of it.
+/// Not while pods are on it: then the refusal may pass.
+async fn remove_half_network(client: &HcnClient, id: Guid, desired: &Desired, error: &HnsError) -> Result<(), HnsError> {
+    let name = &desired.network.name;
+    if !matches!(error, HnsError::Call { source, .. } if source.hresult().is_some() && !source.is_service_down()) {
+        return Ok(());
+    }
+    let endpoints = client.endpoints_of(&id).await.map_err(failed(format!("list endpoints of HNS network {name:?}")))?;
+    if endpoints.iter().any(|endpoint| endpoint.id != desired.endpoint_id) {
+        return Ok(());
+    }
+    tracing::warn!(network = name, error = %error.as_report(), "removing the HNS network, to make it anew: it has no pods and takes no endpoint of the host");
+    client.delete_network(&id).await.map_err(failed(format!("delete HNS network {name:?}")))
 }
 
 /// The prefixes of other nodes that must be taken from the network, and those that must be put to it (pure). HNS honours a
@@ -191,116 +270,4 @@ async fn make_endpoint(client: &HcnClient, network: Guid, id: Guid, desired: &Ho
 }
 
 #[cfg(test)]
-mod tests {
-    use hcn::{NetworkType, owned_id};
-
-    use super::*;
-
-    fn desired() -> Desired {
-        Desired::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap())
-    }
-
-    fn existing(change: impl FnOnce(&mut HostComputeNetwork)) -> HostComputeNetwork {
-        let mut network = desired().network;
-        network.id = desired().network_id;
-        change(&mut network);
-        network
-    }
-
-    #[test]
-    fn step_follows_the_observed_network() {
-        assert_eq!(plan(None, &desired()).unwrap(), NetworkStep::Create);
-        assert_eq!(plan(Some(&existing(|_| {})), &desired()).unwrap(), NetworkStep::Keep);
-        let moved = existing(|n| n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into());
-        assert_eq!(plan(Some(&moved), &desired()).unwrap(), NetworkStep::Recreate { why: "its subnet is 192.168.7.0/24, not 192.168.1.0/24".into() });
-        let overlay = existing(|n| n.network_type = NetworkType::Overlay);
-        assert!(matches!(plan(Some(&overlay), &desired()).unwrap(), NetworkStep::Recreate { .. }));
-    }
-
-    #[test]
-    fn own_network_under_an_id_of_the_service_is_kept_or_replaced() {
-        let renamed = existing(|n| n.id = Guid::random());
-        assert_eq!(plan(Some(&renamed), &desired()).unwrap(), NetworkStep::Keep);
-        let moved = existing(|n| {
-            n.id = Guid::random();
-            n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into();
-        });
-        assert!(matches!(plan(Some(&moved), &desired()).unwrap(), NetworkStep::Recreate { .. }));
-        let other_cluster = existing(|n| n.id = owned_id("other", "network", "mullion"));
-        assert!(matches!(plan(Some(&other_cluster), &desired()), Err(HnsError::Foreign { .. })));
-    }
-
-    #[test]
-    fn foreign_network_is_refused_with_a_way_out() {
-        let foreign = existing(|n| {
-            n.id = Guid::random();
-            n.owner = "docker".into();
-        });
-        let text = plan(Some(&foreign), &desired()).unwrap_err().to_string();
-        assert!(text.contains("not ours") && text.contains("docker") && text.contains("choose another name"), "{text}");
-    }
-
-    fn simulated() -> HcnClient {
-        use hns_sim::{Simulator, kernel::NoKernel, switches::Switches};
-        let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
-        let simulator = Simulator::new(Box::new(kernel), Switches::of(hcn::HnsVersion::new(13, 3)), None).unwrap();
-        HcnClient::new(simulator.session())
-    }
-
-    #[tokio::test]
-    async fn network_is_made_once_and_the_host_endpoint_is_repaired() {
-        let client = simulated();
-        let mut hidden = 0;
-        assert!(ensure(&client, &desired(), || hidden += 1).await.unwrap());
-        assert!(!ensure(&client, &desired(), || hidden += 1).await.unwrap(), "a second pass writes nothing");
-        assert_eq!(hidden, 1);
-        let endpoint = client.endpoint(&desired().endpoint_id).await.unwrap().unwrap();
-        assert_eq!((endpoint.ip(), endpoint.state), (Some("192.168.1.2".parse().unwrap()), EndpointState::ATTACHED));
-        client.delete_endpoint(&desired().endpoint_id).await.unwrap();
-        assert!(ensure(&client, &desired(), || hidden += 1).await.unwrap());
-        assert!(client.endpoint(&desired().endpoint_id).await.unwrap().is_some());
-        assert_eq!(hidden, 2, "without the host's endpoint pods have no gateway");
-        let moved = Desired::new("uid", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
-        assert!(ensure(&client, &moved, || hidden += 1).await.unwrap());
-        assert_eq!(client.endpoint(&moved.endpoint_id).await.unwrap().unwrap().ip(), Some("192.168.9.2".parse().unwrap()));
-        let other_cluster = Desired::new("other", "mullion", "Ethernet", "192.168.9.0/24".parse().unwrap());
-        assert!(matches!(ensure(&client, &other_cluster, || hidden += 1).await, Err(HnsError::Foreign { .. })));
-        assert_eq!(hidden, 3, "what is refused changes nothing");
-    }
-
-    fn overlay(peers: &[(&str, &str, &str)]) -> Desired {
-        let route = |(prefix, host, mac): &(&str, &str, &str)| RemoteSubnetRoute {
-            destination_prefix: (*prefix).into(),
-            isolation_id: 4096,
-            provider_address: (*host).into(),
-            distributed_router_mac_address: (*mac).into(),
-            ..RemoteSubnetRoute::default()
-        };
-        Desired::overlay("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap(), 4096).with_remote_subnets(peers.iter().map(route))
-    }
-
-    fn never() {
-        panic!("pods keep their network");
-    }
-
-    #[tokio::test]
-    async fn remote_subnets_of_an_overlay_follow_without_touching_its_pods() {
-        let client = simulated();
-        let known = async || {
-            let network = client.network_by_name("mullion").await.unwrap().unwrap();
-            assert!(network.policies.iter().any(|policy| policy.as_dr_mac_address().is_some()), "HNS chose a MAC");
-            let routes = network.policies.iter().filter_map(NetworkPolicy::as_remote_subnet_route);
-            routes.map(|route| format!("{} {}", route.destination_prefix, route.provider_address)).collect::<Vec<_>>()
-        };
-        let two = [("192.168.2.0/24", "10.240.0.2", "00-15-5D-00-00-02"), ("192.168.3.0/24", "10.240.0.3", "00-15-5D-00-00-03")];
-        assert!(ensure(&client, &overlay(&two[..1]), || {}).await.unwrap());
-        assert!(!ensure(&client, &overlay(&two[..1]), never).await.unwrap(), "a second pass writes nothing");
-        assert!(ensure(&client, &overlay(&two), never).await.unwrap());
-        assert_eq!(known().await, ["192.168.2.0/24 10.240.0.2", "192.168.3.0/24 10.240.0.3"]);
-        let moved = [("192.168.2.0/24", "10.240.0.9", "00-15-5D-00-00-02"), two[1]];
-        assert!(ensure(&client, &overlay(&moved), never).await.unwrap());
-        assert_eq!(known().await, ["192.168.3.0/24 10.240.0.3", "192.168.2.0/24 10.240.0.9"]);
-        assert!(ensure(&client, &overlay(&[]), never).await.unwrap());
-        assert!(known().await.is_empty());
-    }
-}
+mod tests;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 
-use host::{HostRoute, Routes};
+use host::{HostRoute, Routes, RoutesError};
 use ipnet::IpNet;
 use thiserror_ext::AsReport as _;
 
-use crate::mode::{Hop, Through};
+use crate::mode::{Hop, Through, Uplink};
 use crate::problem::{Kind, Problem};
 
 /// One change of the routing table.
@@ -78,7 +78,8 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Opti
         };
         let on_link = *through == Through::Tunnel;
         let route = HostRoute { dst, via: Some(via), oif, on_link, metric: 0, ours: true };
-        let right = |o: &&&HostRoute| o.via == Some(via) && (!on_link || o.oif == oif);
+        // Ours follow their interface when that gets another number. Without an interface they are as good as any.
+        let right = |o: &&&HostRoute| o.via == Some(via) && (o.oif == oif || !on_link && (!o.ours || oif == 0));
         let present = present.get(&dst).map(Vec::as_slice).unwrap_or_default();
         if present.iter().any(|o| right(&o)) {
             let stale = present.iter().filter(|o| o.ours && !right(o));
@@ -121,6 +122,31 @@ pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[Host
         }
     }
     (problems, done)
+}
+
+/// Gives back routes of others that are missing; returns what went wrong. Their interface may have another number than before: it is that of
+/// the next hop. Those whose next hop is on no network of the host wait.
+pub fn restore(table: &dyn Routes, wanted: &[HostRoute], observed: &[HostRoute]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for route in wanted {
+        let (Some(via), false) = (route.via, observed.iter().any(|o| o.dst == route.dst && o.via == route.via)) else { continue };
+        let oif = link_to(via, observed);
+        if oif == 0 {
+            continue;
+        }
+        match table.restore(&HostRoute { oif, ..route.clone() }) {
+            Ok(()) => tracing::info!("gave back the route to {} via {via}, which was lost when HNS made the adapter's switch", route.dst),
+            Err(error) => problems.push(Problem::failed(error.to_report_string())),
+        }
+    }
+    problems
+}
+
+/// The link of the nodes' network, where the host has it: that of the longest directly connected prefix that has `address`.
+pub fn uplink(table: &dyn Routes, observed: &[HostRoute], address: IpAddr) -> Result<Option<Uplink>, RoutesError> {
+    let connected = observed.iter().filter(|route| !route.ours && route.via.is_none() && route.dst.contains(&address));
+    let Some(index) = connected.max_by_key(|route| route.dst.prefix_len()).map(|route| route.oif) else { return Ok(None) };
+    Ok(table.mtu(index)?.map(|mtu| Uplink { index, mtu }))
 }
 
 /// The interface of the nodes' network, which Windows requires; 0 where none has the next hop.
@@ -187,6 +213,49 @@ mod tests {
             planned(&[("192.168.4.0/24", "10.240.0.16", "f")], &[route("192.168.4.0/24", "10.240.0.1", false)]),
             @"! node f: a route to 192.168.4.0/24 by 10.240.0.1 exists and is not ours; remove it so that pods of f are reached by 10.240.0.16"
         );
+    }
+
+    #[test]
+    fn own_routes_follow_their_interface_when_its_number_changes() {
+        let desired = [("192.168.1.0/24", "10.240.0.12", "b")];
+        let old = route("192.168.1.0/24", "10.240.0.12", true);
+        let lan = |oif| HostRoute { oif, ..route("10.240.0.0/24", "", false) };
+        assert_eq!(planned(&desired, &[lan(2), old.clone()]), "");
+        assert_eq!(planned(&desired, &[lan(9), old.clone()]), "~ 192.168.1.0/24 via 10.240.0.12 instead of 10.240.0.12 (b)\n");
+        assert_eq!(planned(&desired, std::slice::from_ref(&old)), "", "the adapter is without addresses for the moment");
+        assert_eq!(planned(&desired, &[lan(9), HostRoute { ours: false, ..old }]), "", "another's route is its owner's");
+    }
+
+    #[test]
+    fn lost_routes_of_others_are_given_back_on_the_interface_of_their_next_hop() {
+        struct Table(std::sync::Mutex<Vec<HostRoute>>);
+        impl Routes for Table {
+            fn list(&self) -> Result<Vec<HostRoute>, RoutesError> {
+                Ok(Vec::new())
+            }
+            fn add(&self, route: &HostRoute) -> Result<(), RoutesError> {
+                panic!("{route:?} would get our mark")
+            }
+            fn delete(&self, route: &HostRoute) -> Result<(), RoutesError> {
+                panic!("{route:?} is not ours")
+            }
+            fn restore(&self, route: &HostRoute) -> Result<(), RoutesError> {
+                self.0.lock().unwrap().push(route.clone());
+                Ok(())
+            }
+            fn interface(&self, _: &str) -> Result<Option<u32>, RoutesError> {
+                Ok(None)
+            }
+            fn mtu(&self, _: u32) -> Result<Option<u32>, RoutesError> {
+                Ok(None)
+            }
+        }
+        let table = Table(std::sync::Mutex::default());
+        let metadata = HostRoute { metric: 5, ..route("169.254.169.254/32", "10.240.0.1", false) };
+        let wanted = [metadata.clone(), route("10.9.0.0/16", "10.240.0.7", false), route("10.8.0.0/16", "172.20.0.1", false)];
+        let observed = [HostRoute { oif: 9, ..route("10.240.0.0/24", "", false) }, HostRoute { oif: 9, ..wanted[1].clone() }];
+        assert_eq!(restore(&table, &wanted, &observed), []);
+        assert_eq!(*table.0.lock().unwrap(), [HostRoute { oif: 9, ..metadata }], "one is there, one has no network yet");
     }
 
     #[test]

@@ -4,12 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use host::HostRoute;
 use ipnet::IpNet;
 use linux_sys::netlink::{NetlinkError, Rtnl, Vxlan};
 use linux_sys::sysctl;
 
-use crate::mode::{Tunnel, Uplink, Vtep};
+use crate::mode::{Tunnel, Vtep};
 use crate::nth;
 
 /// The tunnel could not be made or filled.
@@ -26,14 +25,6 @@ pub enum TunnelError {
     /// It vanished between two steps.
     #[error("tunnel {0} is gone again; another program removes it")]
     Gone(String),
-}
-
-/// The link on which the nodes' network is: that of the longest directly connected prefix that has `address`.
-pub fn uplink(routes: &[HostRoute], address: std::net::IpAddr) -> Option<Uplink> {
-    let connected = routes.iter().filter(|route| !route.ours && route.via.is_none() && route.dst.contains(&address));
-    let index = connected.max_by_key(|route| route.dst.prefix_len())?.oif;
-    let links = Rtnl::open().and_then(|rtnl| rtnl.links()).ok()?;
-    links.into_iter().find(|link| link.index == index).map(|link| Uplink { index, mtu: link.mtu })
 }
 
 /// Makes the device what is desired, and returns its number. One with other parameters is made anew.

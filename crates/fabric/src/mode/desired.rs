@@ -77,6 +77,8 @@ pub struct Desired {
     pub hns: Option<hns::Desired>,
     /// Forwarding and translation on a Linux node.
     pub masquerade: Option<Masquerade>,
+    /// Largest packet of pods, in bytes, where it is known.
+    pub mtu: Option<u32>,
     /// flannel's `subnet.env`, for plug-ins that read it.
     pub subnet_env: Option<String>,
     /// The CNI configuration, written when the rest is done.
@@ -103,6 +105,10 @@ impl fmt::Display for Desired {
         if let Some(hns) = &self.hns {
             let subnets: Vec<&str> = hns.network.subnets().map(|subnet| subnet.ip_address_prefix.as_str()).collect();
             writeln!(f, "hns-network {} {} {}", hns.network.name, hns.network.network_type, subnets.join(" "))?;
+            if let Some((_, placeholder)) = &hns.placeholder {
+                let subnets: Vec<&str> = placeholder.subnets().map(|subnet| subnet.ip_address_prefix.as_str()).collect();
+                writeln!(f, "hns-placeholder {} {} {}", placeholder.name, placeholder.network_type, subnets.join(" "))?;
+            }
             for route in hns.network.policies.iter().filter_map(hcn::NetworkPolicy::as_remote_subnet_route) {
                 let (prefix, mac) = (route.destination_prefix, route.distributed_router_mac_address);
                 writeln!(f, "hns-remote-subnet {prefix} vni {} mac {mac} at {}", route.isolation_id, route.provider_address)?;
@@ -121,7 +127,8 @@ impl fmt::Display for Desired {
         if let Some(cni) = &self.cni {
             let plugins = cni["plugins"].as_array().map(Vec::as_slice).unwrap_or_default();
             let types: Vec<&str> = plugins.iter().filter_map(|plugin| plugin["type"].as_str()).collect();
-            writeln!(f, "cni {} {}", conf::FILE, types.join(" "))?;
+            let mtu = self.mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
+            writeln!(f, "cni {} {}{mtu}", conf::FILE, types.join(" "))?;
         }
         self.annotations.iter().try_for_each(|(name, value)| writeln!(f, "annotation {name}={value}"))?;
         self.problems.iter().try_for_each(|problem| writeln!(f, "! {problem}"))

@@ -49,7 +49,7 @@ fn host_routes() -> [HostRoute; 3] {
 }
 
 const HOST: Role = Role::Host { address: IpAddr::V4(std::net::Ipv4Addr::new(10, 240, 0, 2)) };
-const STATE: HostState = HostState { uplink: Some(Uplink { index: 2, mtu: 1500 }), dr_mac: Some(Mac([0, 0x15, 0x5d, 0, 0, 1])) };
+const STATE: HostState = HostState { uplink: Some(Uplink { index: 2, mtu: 1500 }), sets_mtu: true, dr_mac: Some(Mac([0, 0x15, 0x5d, 0, 0, 1])) };
 
 fn decided(mode: Mode, role: Role, nodes: &BTreeMap<String, NodeRow>) -> String {
     let settings = settings(mode, role);
@@ -80,9 +80,10 @@ fn host_gateway_routes_both_families_on_every_host_but_the_router() {
     route 192.168.2.0/24 via 10.240.0.13 (c)
     route fd00:11::/64 via fd00::12 (b)
     hns-network mullion L2Bridge 192.168.0.0/24
+    hns-placeholder mullion_uplink L2Bridge 172.31.255.252/30
     hns-endpoint mullion_ep 192.168.0.2 on the host
     subnet.env FLANNEL_NETWORK=192.168.0.0/16 FLANNEL_SUBNET=192.168.0.1/24 FLANNEL_MTU=1500 FLANNEL_IPMASQ=true
-    cni 10-mullion.conflist win-bridge
+    cni 10-mullion.conflist win-bridge mtu 1500
     annotation flannel.alpha.coreos.com/backend-data=null
     annotation flannel.alpha.coreos.com/backend-type=host-gw
     annotation flannel.alpha.coreos.com/kube-subnet-manager=true
@@ -94,7 +95,7 @@ fn host_gateway_routes_both_families_on_every_host_but_the_router() {
     route fd00:11::/64 via fd00::12 (b)
     masquerade 192.168.0.0/24 outside 192.168.0.0/16
     subnet.env FLANNEL_NETWORK=192.168.0.0/16 FLANNEL_SUBNET=192.168.0.1/24 FLANNEL_MTU=1500 FLANNEL_IPMASQ=true
-    cni 10-mullion.conflist bridge portmap
+    cni 10-mullion.conflist bridge portmap mtu 1500
     annotation flannel.alpha.coreos.com/backend-data=null
     annotation flannel.alpha.coreos.com/backend-type=host-gw
     annotation flannel.alpha.coreos.com/kube-subnet-manager=true
@@ -109,8 +110,9 @@ fn host_gateway_routes_both_families_on_every_host_but_the_router() {
 fn l3_routes_on_the_router_alone() {
     insta::assert_snapshot!(decided(Mode::L3, windows(), &three()), @r"
     hns-network mullion L2Bridge 192.168.0.0/24
+    hns-placeholder mullion_uplink L2Bridge 172.31.255.252/30
     hns-endpoint mullion_ep 192.168.0.2 on the host
-    cni 10-mullion.conflist win-bridge
+    cni 10-mullion.conflist win-bridge mtu 1500
     ");
     let settings = Settings { node_name: "gw".into(), ..settings(Mode::L3, Role::Router) };
     let nodes = three();
@@ -244,7 +246,7 @@ fn transparent_has_a_network_of_its_own_and_routes_as_host_gateway() {
     route 192.168.2.0/24 via 10.240.0.13 (c)
     route fd00:11::/64 via fd00::12 (b)
     masquerade 192.168.0.0/24 outside 192.168.0.0/16
-    cni 10-mullion.conflist bridge portmap
+    cni 10-mullion.conflist bridge portmap mtu 1500
     ");
     assert_eq!(decided(Mode::Transparent, Role::Router, &three()), "");
 }

@@ -5,7 +5,7 @@
 //! has it. Such networks have no VFP: no load balancers, no translation. Next hops are the nodes' addresses, not the pods' gateways as there
 //! (`mullion fabric routes --next-hop pod-gateway` prints those), since a host need not answer for an address of another adapter.
 
-use super::{Attachment, Desired, Inputs, Role, host_gateway, linux_bridge};
+use super::{Attachment, Desired, Inputs, Role, host_gateway};
 use crate::{conf, hns};
 
 pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
@@ -18,7 +18,7 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
                 desired.hns = Some(hns::Desired::transparent(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.pod_cidr));
                 desired.cni = Some(conf::windows_transparent(&conf_inputs));
             }
-            Attachment::Linux { bridge } => linux_bridge(&conf_inputs, bridge, desired),
+            Attachment::Linux { bridge } => inputs.linux_bridge(&conf_inputs, bridge, desired),
         }
     }
     host_gateway::route_to_neighbours(inputs, desired, |peer| Ok(peer.address));

@@ -18,8 +18,6 @@ use crate::{conf, hns, nth};
 
 /// Bytes of the outer Ethernet, IPv4, UDP and VXLAN headers.
 const OVERHEAD: u32 = 50;
-/// The largest inner packet where the nodes' network is not asked: HNS takes the bytes off by itself.
-const USUAL_MTU: u32 = 1500 - OVERHEAD;
 
 pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     if inputs.settings.role == Role::Router {
@@ -34,9 +32,13 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
                 Attachment::Windows { adapter, .. } => {
                     let routes = vteps.iter().map(|(cidr, vtep)| remote_subnet(*cidr, vtep, vni));
                     let network = hns::Desired::overlay(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.pod_cidr, vni);
+                    let network = network.with_placeholder(&pods.cluster_uid, adapter, &inputs.taken(pods));
                     desired.hns = Some(network.with_remote_subnets(routes));
-                    desired.cni = Some(conf::windows_overlay(&conf_inputs));
-                    desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(inputs.settings.vxlan.mtu.unwrap_or(USUAL_MTU)));
+                    let most = inputs.state.uplink.map_or(super::USUAL_MTU, |uplink| uplink.mtu).saturating_sub(OVERHEAD);
+                    let mtu = inputs.settings.vxlan.mtu.map_or(most, |mtu| mtu.min(most));
+                    desired.mtu = Some(mtu);
+                    desired.cni = Some(inputs.limited(conf::windows_overlay(&conf_inputs), desired.mtu, super::USUAL_MTU - OVERHEAD));
+                    desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(mtu));
                     if let Some(mac) = inputs.state.dr_mac {
                         desired.annotations = announce_vxlan(vni, mac, conf_inputs.node_ip);
                     }
@@ -48,7 +50,8 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
                         return;
                     };
                     desired.masquerade = Some(Masquerade { pods: conf_inputs.pod_cidr, cluster: conf_inputs.cluster_cidr });
-                    desired.cni = Some(conf::linux(&conf_inputs, bridge, Some(tunnel.mtu)));
+                    desired.mtu = Some(tunnel.mtu);
+                    desired.cni = Some(conf::linux(&conf_inputs, bridge, desired.mtu));
                     desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(tunnel.mtu));
                     desired.annotations = announce_vxlan(vni, mac, conf_inputs.node_ip);
                     through(tunnel, vteps, desired);

@@ -81,6 +81,8 @@ pub enum Outage {
     LosesRoutes,
     /// Nothing.
     LosesAddresses,
+    /// Its addresses and its routes; it hits only calls that make the adapter's switch or remove it.
+    WithSwitch,
 }
 
 /// Event of the service beside the call.

@@ -64,7 +64,9 @@ impl FaultKind {
     /// Meaning of VALUE.
     pub fn value(&self) -> Value {
         match self.action {
-            Action::Delay | Action::Defect(Defect::Compartment) | Action::Outage(Outage::Passing | Outage::LosesRoutes) => Value::Duration,
+            Action::Delay | Action::Defect(Defect::Compartment) | Action::Outage(Outage::Passing | Outage::LosesRoutes | Outage::WithSwitch) => {
+                Value::Duration
+            }
             Action::Fail | Action::FailAfter => Value::Code,
             Action::Incident(Incident::Restart) => Value::Mode,
             _ => Value::None,
@@ -386,6 +388,16 @@ pub const KINDS: &[FaultKind] = &[
         what: "the adapter loses addresses and routes until the host reboots or the faults are cleared",
         seen: "the node becomes NotReady after 40 s: no other host reaches it",
         evidence: "sig-windows-tools#162",
+        ..LASTING
+    },
+    FaultKind {
+        name: "net-switch-blip",
+        action: Action::Outage(Outage::WithSwitch),
+        calls: "HcnCreateNetwork HcnDeleteNetwork",
+        delay_ms: 1800,
+        what: "the host's adapter is without addresses and routes for a while (1.8 s) when its first network is made or its last one deleted, since that makes or removes its switch",
+        seen: "the node is not reached meanwhile; a network that stays beside the pods' (`mullion_uplink`) keeps the switch",
+        evidence: "flannel's and Calico's scripts make a network `External` first, OVN-K a base network",
         ..LASTING
     },
     FaultKind {

@@ -57,6 +57,9 @@ pub(crate) trait FaultTarget: Send + Sync {
     /// Takes the uplink's addresses and routes away. `restore` gives them back after that time, with all routes or the default route alone.
     fn blank_uplink(&self, restore: Option<(Duration, bool)>);
 
+    /// Whether the adapter is in a switch: whether a network of it exists.
+    fn has_switch(&self) -> bool;
+
     /// Gives namespaces their compartments after a while.
     fn deliver_compartments(&self, namespaces: Vec<Guid>, delay: Duration);
 }
@@ -104,6 +107,7 @@ impl<C: ClientSession, S: FaultTarget> FaultySession<C, S> {
         if let Some(hresult) = effects.error {
             return Err(failure(hresult));
         }
+        let had_switch = self.service.has_switch();
         let mut reply = self.execute(call, effects)?;
         if effects.twice && matches!(call.function, Function::Create(_)) {
             // The second one may be refused, as a double.
@@ -111,8 +115,11 @@ impl<C: ClientSession, S: FaultTarget> FaultySession<C, S> {
             self.session.close(again.ok().and_then(|reply| reply.handle));
         }
         for (outage, away) in &effects.outages {
+            if *outage == Outage::WithSwitch && had_switch == self.service.has_switch() {
+                continue;
+            }
             self.service.blank_uplink(match outage {
-                Outage::Passing => Some((*away, true)),
+                Outage::Passing | Outage::WithSwitch => Some((*away, true)),
                 Outage::LosesRoutes => Some((*away, false)),
                 Outage::LosesAddresses => None,
             });

@@ -23,7 +23,8 @@ pub enum Tampering {
 }
 
 impl Context<'_> {
-    /// Stages the change of `subject`, whatever kind of object that is; of the first network where the change needs one and none is named.
+    /// Stages the change of `subject`, whatever kind of object that is; of the first network with endpoints, else the first, where the
+    /// change needs one and none is named.
     pub(crate) fn tamper(&self, tampering: Tampering, subject: Option<Guid>) -> Staged {
         let kinds = [Kind::LoadBalancer, Kind::Endpoint, Kind::Network, Kind::Namespace, Kind::SdnRoute];
         let found = subject.and_then(|id| kinds.into_iter().find(|kind| self.state.has(*kind, &id)).map(|kind| (kind, id)));
@@ -34,7 +35,9 @@ impl Context<'_> {
             (Tampering::BlockPort, Some((Kind::Endpoint, id))) => self.change_endpoint(id, block_port),
             (Tampering::RenewNetwork, _) => {
                 let named = found.filter(|(kind, _)| *kind == Kind::Network).map(|(_, id)| id);
-                named.or_else(|| self.state.networks.keys().next().copied()).map_or_else(Staged::default, |id| self.renew_network(id))
+                let mut all = self.state.networks.keys().copied();
+                let used = self.state.networks.keys().copied().find(|id| self.state.index().endpoints_of(*id).next().is_some());
+                named.or(used).or_else(|| all.next()).map_or_else(Staged::default, |id| self.renew_network(id))
             }
             _ => Staged::default(),
         }

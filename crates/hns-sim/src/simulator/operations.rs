@@ -10,7 +10,7 @@ use thiserror_ext::AsReport as _;
 use super::{Away, Inner, Simulator, lock};
 use crate::admin::Restart;
 use crate::faults::{Called, Effects, Fault, FaultTarget, incident};
-use crate::model::Tampering;
+use crate::model::{Tampering, is_external};
 use crate::restart::Ending;
 
 impl Simulator {
@@ -164,6 +164,10 @@ impl FaultTarget for Simulator {
                 }
             });
         }
+    }
+
+    fn has_switch(&self) -> bool {
+        lock(&self.inner.core).state.networks.values().any(|network| is_external(&network.network_type))
     }
 
     fn deliver_compartments(&self, namespaces: Vec<Guid>, delay: Duration) {

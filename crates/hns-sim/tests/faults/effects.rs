@@ -37,6 +37,7 @@ const WITH_PACKETS: &[(&str, &str)] = &[
     ("net-blip", "net_blip_takes_uplink_addresses_for_a_while"),
     ("net-blip-loses-routes", "net_blip_takes_uplink_addresses_for_a_while"),
     ("net-blip-loses-ip", "net_blip_takes_uplink_addresses_for_a_while"),
+    ("net-switch-blip", "networks_of_one_adapter_share_its_switch"),
 ];
 
 const EFFECTS: &[Effect] = &[

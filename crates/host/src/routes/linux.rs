@@ -7,6 +7,8 @@ use linux_sys::netlink::{Route, RouteKind, Rtnl};
 
 use super::{HostRoute, OUR_PROTOCOL, Routes, RoutesError, failed, refuse_foreign};
 
+/// The protocol number of routes that an administrator gave (RTPROT_STATIC).
+const STATIC: u8 = 4;
 /// Number of the main table.
 const MAIN: u32 = 254;
 
@@ -72,6 +74,19 @@ impl Routes for LinuxRoutes {
         }
     }
 
+    fn restore(&self, route: &HostRoute) -> Result<(), RoutesError> {
+        let restored = Route { protocol: STATIC, ..to_netlink(route) };
+        match self.netlink.add_route(&restored) {
+            Err(e) if e.is_exists() => Ok(()),
+            other => other.map_err(io::Error::from).map_err(failed("restore", Some(route))),
+        }
+    }
+
+    fn mtu(&self, interface: u32) -> Result<Option<u32>, RoutesError> {
+        let links = self.netlink.links().map_err(io::Error::from).map_err(failed("list interfaces", None))?;
+        Ok(links.into_iter().find(|link| link.index == interface).map(|link| link.mtu))
+    }
+
     fn interface(&self, name: &str) -> Result<Option<u32>, RoutesError> {
         let link = self.netlink.link(name).map_err(io::Error::from).map_err(failed("find an interface", None))?;
         Ok(link.map(|l| l.index))
@@ -96,6 +111,12 @@ mod tests {
             routes.add(&own).unwrap();
             let list = routes.list().unwrap();
             assert!(list.contains(&own) && list.contains(&route("10.9.0.0/16", false)), "{list:?}");
+            let given = route("10.8.0.0/24", false);
+            routes.restore(&given).unwrap();
+            routes.restore(&given).unwrap();
+            assert!(routes.list().unwrap().contains(&given), "without our mark");
+            routes.netlink.del_route(&Route::new(given.dst).oif(lo)).unwrap();
+            assert_eq!((routes.mtu(lo).unwrap(), routes.mtu(77).unwrap()), (Some(65_536), None));
             routes.delete(&own).unwrap();
             routes.delete(&own).unwrap();
             assert!(routes.delete(&route("10.9.0.0/16", false)).is_err());

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
     ConvertInterfaceAliasToLuid, ConvertInterfaceLuidToIndex, CreateIpForwardEntry2, DeleteIpForwardEntry2, FreeMibTable, GetIpForwardTable2,
-    InitializeIpForwardEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2,
+    GetIpInterfaceEntry, InitializeIpForwardEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2, MIB_IPINTERFACE_ROW,
 };
 use windows_sys::Win32::Networking::WinSock::{AF_INET, AF_INET6, AF_UNSPEC, MIB_IPPROTO_NETMGMT, SOCKADDR_INET};
 
@@ -51,6 +51,26 @@ impl Routes for WindowsRoutes {
         match unsafe { DeleteIpForwardEntry2(&row) } {
             0 | ERROR_NOT_FOUND => Ok(()),
             code => check(code).map_err(failed("delete", Some(route))),
+        }
+    }
+
+    fn restore(&self, route: &HostRoute) -> Result<(), RoutesError> {
+        let mut row = row_of(route);
+        row.Metric = route.metric;
+        // SAFETY: as in `add`.
+        match unsafe { CreateIpForwardEntry2(&row) } {
+            0 | ERROR_OBJECT_ALREADY_EXISTS => Ok(()),
+            code => check(code).map_err(failed("restore", Some(route))),
+        }
+    }
+
+    fn mtu(&self, interface: u32) -> Result<Option<u32>, RoutesError> {
+        let mut row = MIB_IPINTERFACE_ROW { InterfaceIndex: interface, Family: AF_INET, ..Default::default() };
+        // SAFETY: `row` is a valid structure that names one interface and family, and is filled by the call.
+        match unsafe { GetIpInterfaceEntry(&mut row) } {
+            0 => Ok(Some(row.NlMtu)),
+            ERROR_FILE_NOT_FOUND | ERROR_NOT_FOUND => Ok(None),
+            code => check(code).map(|()| None).map_err(failed("read the MTU of an interface", None)),
         }
     }
 

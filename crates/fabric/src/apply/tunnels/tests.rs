@@ -10,7 +10,7 @@ use test_lab::net::{self, Lan};
 use super::*;
 use crate::apply::routes;
 use crate::flannel::Mac;
-use crate::mode::{self, Attachment, Desired, Hop, HostState, Inputs, Mode, PodSettings, Role, Settings};
+use crate::mode::{self, Attachment, Desired, Hop, HostState, Inputs, Mode, PodSettings, Role, Settings, Uplink};
 use crate::rows::NodeRow;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ fn ours(device: u32) -> Desired {
         cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
         role: Role::Node(Box::new(pods)),
     };
-    let state = HostState { uplink: Some(Uplink { index: device, mtu: 1500 }), dr_mac: None };
+    let state = HostState { uplink: Some(Uplink { index: device, mtu: 1500 }), ..HostState::default() };
     mode::desired(&Inputs { settings: &settings, nodes: &nodes(), routes: &[], state: &state })
 }
 
@@ -114,7 +114,8 @@ fn flannel_peer_and_this_node_exchange_pod_traffic_and_drift_is_repaired() {
         let Desired { tunnel: Some(tunnel), vteps, routes: hops, annotations, .. } = ours(device) else { panic!("no tunnel") };
         flannel_peer(&two, &annotations);
         one.run(|| {
-            let found = uplink(&LinuxRoutes::open().unwrap().list().unwrap(), tunnel.local);
+            let table = LinuxRoutes::open().unwrap();
+            let found = routes::uplink(&table, &table.list().unwrap(), tunnel.local).unwrap();
             assert_eq!(found, Some(Uplink { index: device, mtu: 1500 }));
             let (index, written) = pass(&tunnel, &vteps, &hops);
             assert_eq!(written, 3, "a neighbour, a forwarding entry and a route");

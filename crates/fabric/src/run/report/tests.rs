@@ -79,7 +79,7 @@ fn router_owns_the_conditions_of_the_mode_l3() {
     let router = settings(Mode::L3, "", Role::Router);
     let reached = ["a", "b"].map(str::to_owned).into();
     let problems = vec![Problem::of_node(Kind::CidrOverlaps, "c", "node c: overlaps")];
-    let outcome = Outcome { ready: true, problems, reached, done: true };
+    let outcome = Outcome { ready: true, problems, reached, done: true, before_switch: None };
     assert_eq!(
         shown(&router, &nodes, &outcome),
         [

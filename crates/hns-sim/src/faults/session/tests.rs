@@ -114,6 +114,10 @@ impl FaultTarget for RecordingService {
         note(&self.0, format!("blank {:?}", restore.map(|(_, all_routes)| all_routes)));
     }
 
+    fn has_switch(&self) -> bool {
+        self.0.lock().unwrap().iter().any(|line| line.starts_with("execute"))
+    }
+
     fn deliver_compartments(&self, namespaces: Vec<Guid>, _delay: Duration) {
         note(&self.0, format!("deliver {}", namespaces.len()));
     }
@@ -162,7 +166,12 @@ fn each_kind_of_fault_acts_on_the_session_and_the_service() {
             Action::Defect(Defect::Port) => (vec!["execute without port".into()], ok),
             Action::Defect(Defect::Compartment) => (vec!["execute without compartment".into(), "deliver 1".into()], ok),
             Action::Outage(outage) => {
-                let all_routes = [(Outage::Passing, Some(true)), (Outage::LosesRoutes, Some(false)), (Outage::LosesAddresses, None)];
+                let all_routes = [
+                    (Outage::Passing, Some(true)),
+                    (Outage::LosesRoutes, Some(false)),
+                    (Outage::LosesAddresses, None),
+                    (Outage::WithSwitch, Some(true)),
+                ];
                 let restore = all_routes.into_iter().find(|(of, _)| *of == outage).unwrap().1;
                 (vec!["execute".into(), format!("blank {restore:?}")], ok)
             }
