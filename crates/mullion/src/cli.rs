@@ -190,6 +190,9 @@ pub struct NodeArgs {
     /// Where flannel's subnet.env goes, for plug-ins that read it (default: nowhere)
     #[arg(long)]
     pub flannel_subnet_env: Option<String>,
+    /// Put NetworkPolicies and ClusterNetworkPolicies into effect on this node's pods [default: false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub network_policy: Option<bool>,
     /// Interface that gets the Services' addresses where they are served in user space (default: none)
     #[arg(long)]
     pub service_interface: Option<String>,
@@ -333,6 +336,7 @@ impl NodeArgs {
         set(&mut node.network, self.network.map(|mode| mode.to_string()));
         set(&mut node.flannel_net_conf, self.flannel_net_conf);
         set(&mut node.flannel_subnet_env, self.flannel_subnet_env);
+        set(&mut node.network_policy, self.network_policy);
         set(&mut node.service_interface, self.service_interface);
         set(&mut node.cni_conf_dir, self.cni_conf_dir);
         set(&mut node.ipam_dir, self.ipam_dir);

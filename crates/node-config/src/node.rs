@@ -107,6 +107,8 @@ pub struct NodeConfiguration {
     pub flannel_net_conf: String,
     /// Where flannel's `subnet.env` goes; empty for nowhere.
     pub flannel_subnet_env: String,
+    /// Whether NetworkPolicies and ClusterNetworkPolicies are put into effect.
+    pub network_policy: bool,
     /// The interface that gets the Services' addresses where they are served in user space; empty for none.
     pub service_interface: String,
     /// Where the CNI configuration goes.
@@ -143,6 +145,7 @@ impl Default for NodeConfiguration {
             network: String::new(),
             flannel_net_conf: String::new(),
             flannel_subnet_env: String::new(),
+            network_policy: false,
             service_interface: String::new(),
             cni_conf_dir: String::new(),
             ipam_dir: String::new(),

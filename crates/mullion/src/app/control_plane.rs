@@ -1,6 +1,7 @@
 //! Wiring of `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
 
 mod join;
+mod network_policy;
 mod rest;
 #[cfg(test)]
 mod tests;
@@ -92,7 +93,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
 
 /// Publishes what clients must find complete, and answers the first client after that.
 async fn open(server: &Server, listeners: Vec<TcpListener>, own: &Client, args: &ControlPlaneArgs, ca_pem: &str) -> Result<()> {
-    tokio::try_join!(publish_dns(own, args), join::publish(own, args, ca_pem))?;
+    tokio::try_join!(publish_dns(own, args), join::publish(own, args, ca_pem), network_policy::publish(own, args.network_policy))?;
     server.listen(listeners).context("starting the API server failed")
 }
 

@@ -55,7 +55,7 @@ async fn run(config: &Complete) -> Result<()> {
     let shutdown = CancellationToken::new();
     // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers. A node without
     // parts only connects to the API server, on a machine without HNS too.
-    let watched = runs(Part::Kubelet) || runs(Part::Fabric);
+    let watched = runs(Part::Kubelet) || runs(Part::Fabric) || node.network_policy;
     let hcn = match node.os {
         NodeOs::Windows { .. } if watched || runs(Part::Proxy) => Some(hcn_client(config)?),
         NodeOs::Windows { .. } | NodeOs::Linux => None,
@@ -124,7 +124,47 @@ async fn run_fabric_and_proxy(
         }
         Ok(())
     };
-    tokio::try_join!(fabric, proxy).map(|_: ((), ())| ())
+    let policies = async {
+        if node.network_policy {
+            let policies = policy_config(config, client.clone(), api, hcn.clone(), watch)?;
+            network_policy::run(policies, shutdown.clone().cancelled_owned()).await;
+        }
+        Ok(())
+    };
+    tokio::try_join!(fabric, proxy, policies).map(|_: ((), (), ())| ())
+}
+
+/// The policies of this node's pods.
+fn policy_config(
+    config: &Complete,
+    client: kube::Client,
+    api: &ApiServer,
+    hcn: Option<HcnClient>,
+    watch: Option<&Watch>,
+) -> Result<network_policy::Config> {
+    let backend = match hcn {
+        Some(hcn) => network_policy::Backend::Hns { hns: network_policy::hns::Hns::new(hcn), changes: watch.map(Watch::listen) },
+        None => linux_policies()?,
+    };
+    Ok(network_policy::Config {
+        client,
+        api: api.clone(),
+        node_name: config.config.node.node_name.clone(),
+        backend,
+        full_pass: FULL_PASS,
+        status: None,
+        metrics: network_policy::metrics::Metrics::default(),
+    })
+}
+
+#[cfg(target_os = "linux")]
+fn linux_policies() -> Result<network_policy::Backend> {
+    Ok(network_policy::Backend::Nftables(network_policy::nftables::Nftables::new()))
+}
+
+#[cfg(windows)]
+fn linux_policies() -> Result<network_policy::Backend> {
+    bail!("--os linux needs a Linux machine")
 }
 
 /// The client of this node's HNS.

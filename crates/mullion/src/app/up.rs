@@ -162,6 +162,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>)
         name: args.name.clone(),
         kubeconfig: args.kubeconfig.as_deref().map(absolute),
         outside: args.outside,
+        network_policy: args.network_policy,
         no_stand_ins: args.no_stand_ins,
         audit: args.audit.clone(),
     };

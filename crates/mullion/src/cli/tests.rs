@@ -51,6 +51,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("cluster-dns", "kubelet.clusterDNS", "10.2.0.10", r#"["10.2.0.10"]"#),
     ("cluster-domain", "kubelet.clusterDomain", "c.example", r#""c.example""#),
     ("network", "node.network", "l3", r#""l3""#),
+    ("network-policy", "node.networkPolicy", "true", "true"),
     ("cni-conf-dir", "node.cniConfDir", "/conf", r#""/conf""#),
     ("ipam-dir", "node.ipamDir", "/ipam", r#""/ipam""#),
     ("tls-cert-file", "kubelet.tlsCertFile", "/crt", r#""/crt""#),

@@ -65,6 +65,9 @@ pub struct UpArgs {
     /// How pods of different nodes reach each other [default: host-gateway]
     #[arg(long, value_parser = fabric_cli::mode())]
     pub network: Option<Mode>,
+    /// Put NetworkPolicies and ClusterNetworkPolicies into effect; =false ends it [default: what DIR holds]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub network_policy: Option<bool>,
     /// Name of the cluster: of context, cluster and user in its kubeconfigs [default: what DIR holds, else DIR's own name]
     #[arg(long, value_parser = name)]
     pub name: Option<String>,
@@ -320,6 +323,9 @@ pub struct ControlPlaneArgs {
     /// The mode of the pod network
     #[arg(long, value_parser = fabric_cli::mode(), default_value = "host-gateway")]
     pub network: Mode,
+    /// Let nodes read what policies ask for
+    #[arg(long)]
+    pub network_policy: bool,
     #[arg(long, default_value = "cluster.local")]
     pub cluster_domain: String,
     /// DNS server for names outside the cluster

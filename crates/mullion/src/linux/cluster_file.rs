@@ -141,6 +141,9 @@ pub struct Cluster {
     /// Whether pods reach what the machine reaches.
     #[serde(default)]
     pub outside: bool,
+    /// Whether NetworkPolicies are put into effect.
+    #[serde(default)]
+    pub network_policy: bool,
     /// Whether images that only a stand-in could answer for are refused.
     #[serde(default)]
     pub no_stand_ins: bool,
@@ -187,6 +190,8 @@ pub struct Requested {
     pub kubeconfig: Option<PathBuf>,
     /// `--outside`.
     pub outside: Option<bool>,
+    /// `--network-policy`.
+    pub network_policy: Option<bool>,
     /// `--no-stand-ins`.
     pub no_stand_ins: Option<bool>,
     /// `--audit-log-path` and the like.
@@ -265,6 +270,7 @@ impl Cluster {
             port: None,
             kubeconfig: None,
             outside: false,
+            network_policy: false,
             no_stand_ins: false,
             audit: AuditArgs::default(),
             node_addresses: BTreeMap::new(),
@@ -277,6 +283,7 @@ impl Cluster {
         cluster.insecure_registries = requested.insecure_registries.unwrap_or(cluster.insecure_registries);
         cluster.without = requested.without.unwrap_or(cluster.without);
         cluster.outside = requested.outside.unwrap_or(cluster.outside);
+        cluster.network_policy = requested.network_policy.unwrap_or(cluster.network_policy);
         cluster.no_stand_ins = requested.no_stand_ins.unwrap_or(cluster.no_stand_ins);
         cluster.audit = requested.audit.over(cluster.audit);
         cluster.kubeconfig = requested.kubeconfig.or(cluster.kubeconfig).filter(|path| !path.as_os_str().is_empty());

@@ -121,7 +121,8 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("service-cidr", addresses.service_cidr)
         .opt("dns-ip", addresses.dns_ip)
         .opt("service-node-port-range", addresses.service_node_port_range)
-        .opt("network", inputs.cluster.network);
+        .opt("network", inputs.cluster.network)
+        .flag("network-policy", inputs.cluster.network_policy);
     let argv = inputs.cluster.audit.options(dirs).into_iter().fold(argv, |argv, (name, value)| argv.opt(name, value));
     let argv = match addresses.load_balancer_cidr {
         Some(cidr) => argv.opt("load-balancer-cidr", cidr),
@@ -251,6 +252,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         service_cidr: Some(IpNet::V4(addresses.service_cidr)),
         lan: Some(IpNet::V4(LAN)),
         network: inputs.cluster.network.to_string(),
+        network_policy: inputs.cluster.network_policy,
         cni_conf_dir: text(host.join("cni").join("conf")),
         ipam_dir: text(host.join("cni").join("ipam")),
         cpu: spec.cpu.to_string(),

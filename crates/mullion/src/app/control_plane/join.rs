@@ -18,15 +18,16 @@ use crate::linux::cli::ControlPlaneArgs;
 
 /// The group of the tokens that `kubeadm token create` makes.
 const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
-const NODES: &str = "system:nodes";
-const RBAC: &str = "rbac.authorization.k8s.io";
+pub(super) const NODES: &str = "system:nodes";
+pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Publishes everything at once, so that the disk is waited for once or twice; what is there already is brought up to date.
 pub async fn publish(client: &Client, args: &ControlPlaneArgs, ca_pem: &str) -> Result<()> {
     try_join_all(objects(args, ca_pem).into_iter().map(|(resource, object)| write(client, resource, object))).await.map(drop)
 }
 
-async fn write(client: &Client, resource: ApiResource, object: Value) -> Result<()> {
+/// The object as it is to be from now on, whether or not it is there.
+pub(super) async fn write(client: &Client, resource: ApiResource, object: Value) -> Result<()> {
     let object: DynamicObject = serde_json::from_value(object)?;
     let name = object.metadata.name.clone().unwrap_or_default();
     let api: Api<DynamicObject> = match &object.metadata.namespace {

@@ -65,6 +65,7 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
         ("port", json!(1), Elsewhere("the API server's port on the real host")),
         ("kubeconfig", json!("/other"), Elsewhere("the user's kubeconfig")),
         ("outside", json!(true), Into(&["control-plane"])),
+        ("networkPolicy", json!(true), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
         ("noStandIns", json!(true), Into(&["win01/container-sim", "lin01/container-sim"])),
         ("audit.audited", json!(false), Into(&["control-plane"])),
         ("audit.auditLogPath", json!("/log"), Into(&["control-plane"])),
