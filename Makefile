@@ -75,9 +75,9 @@ docs-tables:
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
 namespaces: test-template
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test engine --test spawn --test lab \
-	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults
+	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults --test bgp
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: beside_upstream:: with_links:: alpha:: \
-	    linux::tests forwarding:: tunnels:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
+	    linux::tests tcp_md5:: forwarding:: tunnels:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: test-template

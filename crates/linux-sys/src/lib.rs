@@ -6,7 +6,7 @@
 //! | [`netlink`] | links, addresses, routes, rules, neighbours and forwarding entries |
 //! | [`conntrack`] | connections that the kernel remembers: listed, forgotten |
 //! | [`spawn`] | the one way to start a process in namespaces |
-//! | [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`terminal`], [`seccomp`], [`lock`], [`memory`] | what their names say |
+//! | [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`terminal`], [`seccomp`], [`lock`], [`memory`], [`tcp_md5`] | what their names say |
 //!
 //! Everything is synchronous: a netlink exchange with the kernel does not wait for anybody else.
 //! Netlink messages are built by this crate's own codec ([`netlink::wire`]), because nf_tables (crate `nft`) needs
@@ -24,4 +24,5 @@ pub mod seccomp;
 pub mod signal;
 pub mod spawn;
 pub mod sysctl;
+pub mod tcp_md5;
 pub mod terminal;
