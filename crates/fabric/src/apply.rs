@@ -6,6 +6,7 @@ pub mod forwarding;
 pub mod hns;
 pub mod publish;
 pub mod routes;
+pub mod sessions;
 #[cfg(target_os = "linux")]
 pub mod tunnels;
 

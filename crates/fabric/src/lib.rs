@@ -9,6 +9,7 @@
 //! Upstream: flannel's `host-gw` backend, whose Windows conventions (`.1` for HNS, `.2` for the host) it keeps.
 
 pub mod apply;
+pub mod calico;
 pub mod conf;
 pub mod flannel;
 pub mod hns;
@@ -18,6 +19,7 @@ pub mod render;
 mod rows;
 mod run;
 
+pub use mode::bgp::Bgp;
 pub use mode::{Attachment, Desired, Mode, NetworkFacts, PodSettings, Role, Settings, UnknownMode, Vxlan};
 pub use problem::Problem;
 pub use rows::{Condition, NodeRow};

@@ -2,6 +2,7 @@
 //!
 //! A new mode is a file in `mode/` and a row of [`MODES`].
 
+pub mod bgp;
 mod desired;
 mod host_gateway;
 mod l3;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use host::HostRoute;
 use ipnet::IpNet;
@@ -38,6 +40,8 @@ pub enum Mode {
     Vxlan,
     /// As host-gateway, with Windows pods that are hosts of a LAN of their own, behind a second adapter.
     Transparent,
+    /// Nodes tell each other, and routers, their pod CIDRs by BGP. Next hops are neighbours.
+    Bgp,
 }
 
 /// The function of a mode: adds what it wants to what is common to all.
@@ -54,6 +58,7 @@ pub const MODES: &[(Mode, &str, &str, Decide)] = &[
         "as host-gateway; pods of Windows nodes are behind a second adapter, and Services are served in user space",
         transparent::decide,
     ),
+    (Mode::Bgp, "bgp", "nodes tell each other, and routers, their pods' networks by BGP, as Calico's nodes do", bgp::decide),
 ];
 
 impl Mode {
@@ -174,6 +179,8 @@ pub struct Settings {
     pub mode: Mode,
     /// Of the mode vxlan.
     pub vxlan: Vxlan,
+    /// Of the mode bgp.
+    pub bgp: bgp::Bgp,
     /// This host's name; of nodes, the Node's.
     pub node_name: String,
     /// Every pod's address lies in one of these; one per address family.
@@ -191,13 +198,15 @@ pub struct Uplink {
 }
 
 /// What was found on the host beside its routes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
     pub uplink: Option<Uplink>,
     /// HNS takes the MTU of pods from their endpoints' policies.
     pub sets_mtu: bool,
     /// The MAC of the distributed router of the HNS network, once that exists.
     pub dr_mac: Option<Mac>,
+    /// In the mode bgp.
+    pub bgp: Option<Arc<bgp::Known>>,
 }
 
 /// Facts of the pod network that other parts of the node need.

@@ -23,6 +23,12 @@ pub enum Kind {
     FamilyNotReached,
     /// The node's address is no neighbour, or no route leads to it.
     NextHopUnreachable,
+    /// There is no BGP session with a peer.
+    SessionDown,
+    /// A route that a BGP peer told is not used.
+    RouteRefused,
+    /// Part of the configuration of BGP has no effect.
+    BgpNotUsed,
     /// A route of someone else contradicts.
     RouteOfOthers,
     /// An HNS network of someone else has the name.
@@ -44,6 +50,9 @@ impl Kind {
             Self::AnnotationNotRead => "NetworkAnnotationNotRead",
             Self::FamilyNotReached => "AddressFamilyNotReached",
             Self::NextHopUnreachable => "NextHopUnreachable",
+            Self::SessionDown => "BGPSessionDown",
+            Self::RouteRefused => "BGPRouteRefused",
+            Self::BgpNotUsed => "BGPConfigurationNotUsed",
             Self::RouteOfOthers => "RouteOfOthers",
             Self::NetworkOfOthers => "HNSNetworkOfOthers",
             Self::Failed => "PodNetworkFailed",
@@ -61,13 +70,19 @@ impl Kind {
             | Self::MacTaken
             | Self::AnnotationNotRead
             | Self::FamilyNotReached => true,
-            Self::NextHopUnreachable | Self::RouteOfOthers | Self::NetworkOfOthers | Self::Failed => false,
+            Self::NextHopUnreachable
+            | Self::SessionDown
+            | Self::RouteRefused
+            | Self::BgpNotUsed
+            | Self::RouteOfOthers
+            | Self::NetworkOfOthers
+            | Self::Failed => false,
         }
     }
 
     /// Whether it often passes without anyone's doing: a Node is given its pod CIDR, a service starts again.
     pub fn may_pass(self) -> bool {
-        matches!(self, Self::CidrMissing | Self::Failed)
+        matches!(self, Self::CidrMissing | Self::SessionDown | Self::Failed)
     }
 }
 

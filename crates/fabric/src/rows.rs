@@ -1,10 +1,12 @@
 //! Rows of Nodes: the fields that the fabric uses.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
+use crate::calico::Announced;
 use crate::flannel::Announcement;
 
 /// A Node as far as its pods' reachability goes.
@@ -18,6 +20,9 @@ pub struct NodeRow {
     pub windows: bool,
     /// What it announces about its tunnel.
     pub announcement: Announcement,
+    /// What its annotations say of BGP.
+    pub calico: Announced,
+    pub labels: BTreeMap<String, String>,
     /// When it was registered, in seconds; the older of two nodes keeps a pod CIDR that both have.
     pub created: i64,
     /// Its condition `NetworkUnavailable`.
@@ -66,9 +71,12 @@ impl NodeRow {
         let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("kubernetes.io/os"));
         let reported = status.and_then(|s| s.node_info.as_ref()).map(|info| &info.operating_system);
         let announcement = node.metadata.annotations.as_ref().map(Announcement::read).unwrap_or_default();
+        let calico = node.metadata.annotations.as_ref().map(Announced::read).unwrap_or_default();
+        let labels = node.metadata.labels.clone().unwrap_or_default();
         let created = node.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
         let condition = status.and_then(Condition::of);
-        Some(Self { pod_cidrs, addresses, windows: label.or(reported).is_some_and(|os| os == "windows"), announcement, created, condition })
+        let windows = label.or(reported).is_some_and(|os| os == "windows");
+        Some(Self { pod_cidrs, addresses, windows, announcement, calico, labels, created, condition })
     }
 
     /// The pod CIDR of IPv4.

@@ -24,8 +24,10 @@ use crate::problem::{Kind, Problem};
 use crate::rows::NodeRow;
 use crate::{apply, hns};
 
+mod bgp;
 mod report;
 
+use bgp::Bgp;
 use report::Reporter;
 
 /// What the fabric of one host needs.
@@ -123,9 +125,10 @@ impl Fabric {
         let mut changed = self.nodes.changed();
         // With half the nodes known, the routes of the others would be taken down.
         self.nodes.synced().await;
+        let mut bgp = Bgp::of(&self.config.settings);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
         loop {
-            let wait = if self.pass().await {
+            let wait = if self.pass(&mut bgp).await {
                 backoff.reset();
                 self.config.full_pass
             } else {
@@ -135,6 +138,7 @@ impl Fabric {
             tokio::select! {
                 _ = changed.changed() => {}
                 () = self.lost(&mut changes) => backoff.reset(),
+                () = Bgp::changed(&mut bgp) => {}
                 () = tokio::time::sleep_until(next) => {}
             }
         }
@@ -157,10 +161,10 @@ impl Fabric {
     }
 
     /// One pass over everything; true when nothing is left to do.
-    async fn pass(&mut self) -> bool {
+    async fn pass(&mut self, bgp: &mut Option<Bgp>) -> bool {
         let nodes: BTreeMap<String, NodeRow> = self.nodes.snapshot().into_iter().map(|(key, row)| (key.name, (*row).clone())).collect();
         let pod_cidr = nodes.get(&self.config.settings.node_name).and_then(NodeRow::pod_cidr);
-        let outcome = self.carry_out(&nodes, pod_cidr).await;
+        let outcome = self.carry_out(&nodes, pod_cidr, bgp).await;
         self.reporter.tell(&self.config.settings, &nodes, &outcome).await;
         let Outcome { ready, problems, done, before_switch, .. } = outcome;
         if let Some(routes) = before_switch {
@@ -172,7 +176,7 @@ impl Fabric {
     }
 
     /// Observes, decides and applies.
-    async fn carry_out(&self, nodes: &BTreeMap<String, NodeRow>, pod_cidr: Option<IpNet>) -> Outcome {
+    async fn carry_out(&self, nodes: &BTreeMap<String, NodeRow>, pod_cidr: Option<IpNet>, bgp: &mut Option<Bgp>) -> Outcome {
         let settings = &self.config.settings;
         let not_seen = |problem: String| {
             let problems = vec![Problem::failed(problem)];
@@ -182,13 +186,21 @@ impl Fabric {
             Ok(observed) => observed,
             Err(error) => return not_seen(error.to_report_string()),
         };
+        let known = match bgp {
+            Some(bgp) => bgp.known(&self.config.client, &self.config.api, self.config.full_pass).await,
+            None => None,
+        };
         let state = match self.host_state(nodes, &observed).await {
-            Ok(state) => state,
+            Ok(state) => HostState { bgp: known, ..state },
             Err(problem) => return not_seen(problem),
         };
         let desired = mode::desired(&Inputs { settings, nodes, routes: &observed, state: &state });
         let mut problems = desired.problems.clone();
         let mut done = self.keep_ways(&desired, &observed, &mut problems);
+        if let Some(bgp) = bgp {
+            bgp.carry_out(desired.speaker.as_ref(), &observed);
+            done &= desired.speaker.is_some();
+        }
         if let Some(unsettled) = &self.unsettled {
             problems.extend(apply::routes::restore(&*self.config.routes, &unsettled.routes, &observed));
         }
@@ -211,9 +223,9 @@ impl Fabric {
             }
         }
         // Announced last: peers send as soon as they know.
-        if let Some(present) = nodes.get(&settings.node_name).filter(|_| ready && done).map(|row| &row.announcement) {
+        if let Some(present) = nodes.get(&settings.node_name).filter(|_| ready && done) {
             match apply::publish::announce(&self.config.client, &settings.node_name, &desired.annotations, present).await {
-                Ok(true) => tracing::info!("announced this node in flannel's annotations"),
+                Ok(true) => tracing::info!("announced this node in its annotations"),
                 Ok(false) => {}
                 Err(error) => {
                     problems.push(Problem::failed(format!(

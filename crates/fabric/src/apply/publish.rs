@@ -8,15 +8,17 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::calico::Announced;
 use crate::flannel::Announcement;
-use crate::rows::Condition;
+use crate::rows::{Condition, NodeRow};
 
 /// Writes the annotations unless the Node announces the same already; true when they were written.
 ///
 /// # Errors
 /// The API server's.
-pub async fn announce(client: &Client, node: &str, desired: &BTreeMap<String, String>, present: &Announcement) -> Result<bool, kube::Error> {
-    if desired.is_empty() || Announcement::read(desired) == *present {
+pub async fn announce(client: &Client, node: &str, desired: &BTreeMap<String, String>, present: &NodeRow) -> Result<bool, kube::Error> {
+    let flannel = Announcement::read(desired);
+    if (flannel == Announcement::None || flannel == present.announcement) && present.calico.says(&Announced::read(desired)) {
         return Ok(false);
     }
     let patch = json!({"metadata": {"annotations": desired}});

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::bgp::Speaker;
 use crate::flannel::Mac;
 use crate::problem::Problem;
 use crate::{conf, hns};
@@ -73,6 +74,8 @@ pub struct Desired {
     pub tunnel: Option<Tunnel>,
     /// The other nodes' tunnels by pod CIDR, which a Linux host's tunnel knows.
     pub vteps: BTreeMap<IpNet, Vtep>,
+    /// The BGP speaker of this host.
+    pub speaker: Option<Speaker>,
     /// The HNS network of a Windows node, and the host's endpoint on it.
     pub hns: Option<hns::Desired>,
     /// Forwarding and translation on a Linux node.
@@ -97,6 +100,18 @@ impl fmt::Display for Desired {
         }
         for (cidr, Vtep { node, mac, host }) in &self.vteps {
             writeln!(f, "vtep {cidr} mac {mac} at {host} ({node})")?;
+        }
+        if let Some(Speaker { config, listen }) = &self.speaker {
+            let cluster = config.cluster.map(|cluster| format!(" reflector of {cluster}")).unwrap_or_default();
+            let announced = config.announce.iter().map(|net| format!(" {net}")).collect::<String>();
+            let listen = listen.iter().map(|(address, port)| format!(" {address} port {port}")).collect::<Vec<_>>().join(",");
+            writeln!(f, "speaker AS {} id {}{cluster} at{listen} announces{announced}", config.asn, config.id)?;
+            for (address, peer) in &config.peers {
+                let families = peer.families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+                let client = if peer.client { " client" } else { "" };
+                let password = if peer.connect.password.is_some() { " password" } else { "" };
+                writeln!(f, "peer {address} port {} AS {} {families}{client}{password} ({})", peer.connect.port, peer.asn, peer.name)?;
+            }
         }
         for (dst, Hop { via, through, node }) in &self.routes {
             let through = if *through == Through::Tunnel { " through the tunnel" } else { "" };

@@ -77,14 +77,14 @@ fn next_hop(peer: &Peer<'_>) -> Result<IpAddr, Problem> {
 }
 
 /// How a neighbour is reached.
-enum Way {
+pub(super) enum Way {
     Link,
     Router(IpAddr),
     None,
 }
 
 /// The longest prefix of the main table decides, as it does for packets.
-fn way(routes: &[HostRoute], address: IpAddr) -> Way {
+pub(super) fn way(routes: &[HostRoute], address: IpAddr) -> Way {
     let covering = routes.iter().filter(|route| !route.ours && route.dst.contains(&address));
     match covering.max_by_key(|route| route.dst.prefix_len()) {
         Some(HostRoute { via: None, .. }) => Way::Link,

@@ -22,7 +22,7 @@ fn three() -> BTreeMap<String, NodeRow> {
 
 fn settings(mode: Mode, role: Role) -> Settings {
     let cluster_cidrs = vec!["192.168.0.0/16".parse().unwrap(), "fd00::/16".parse().unwrap()];
-    Settings { mode, vxlan: Vxlan::default(), node_name: "a".into(), cluster_cidrs, role }
+    Settings { mode, vxlan: Vxlan::default(), bgp: bgp::Bgp::default(), node_name: "a".into(), cluster_cidrs, role }
 }
 
 fn pods(attachment: Attachment) -> Role {
@@ -49,7 +49,8 @@ fn host_routes() -> [HostRoute; 3] {
 }
 
 const HOST: Role = Role::Host { address: IpAddr::V4(std::net::Ipv4Addr::new(10, 240, 0, 2)) };
-const STATE: HostState = HostState { uplink: Some(Uplink { index: 2, mtu: 1500 }), sets_mtu: true, dr_mac: Some(Mac([0, 0x15, 0x5d, 0, 0, 1])) };
+const STATE: HostState =
+    HostState { uplink: Some(Uplink { index: 2, mtu: 1500 }), sets_mtu: true, dr_mac: Some(Mac([0, 0x15, 0x5d, 0, 0, 1])), bgp: None };
 
 fn decided(mode: Mode, role: Role, nodes: &BTreeMap<String, NodeRow>) -> String {
     let settings = settings(mode, role);
@@ -66,11 +67,11 @@ fn linux() -> Role {
 
 #[test]
 fn table_names_every_mode() {
-    for mode in [Mode::HostGateway, Mode::L3, Mode::Vxlan, Mode::Transparent] {
+    for mode in [Mode::HostGateway, Mode::L3, Mode::Vxlan, Mode::Transparent, Mode::Bgp] {
         assert_eq!(mode.name().parse(), Ok(mode));
     }
-    assert_eq!(MODES.len(), 4, "name the new mode above");
-    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3, vxlan, transparent");
+    assert_eq!(MODES.len(), 5, "name the new mode above");
+    assert_eq!("l4".parse::<Mode>().unwrap_err().to_string(), "\"l4\" is no pod network: use host-gateway, l3, vxlan, transparent, bgp");
 }
 
 #[test]

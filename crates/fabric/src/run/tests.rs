@@ -89,6 +89,7 @@ pub(super) fn config(client: &Client, routes: &Arc<MemoryRoutes>, hcn: &HcnClien
         settings: Settings {
             mode: Mode::HostGateway,
             vxlan: Vxlan::default(),
+            bgp: mode::bgp::Bgp::default(),
             node_name: "win01".into(),
             cluster_cidrs: vec!["192.168.0.0/16".parse().unwrap()],
             role: Role::Node(Box::new(pods)),

@@ -230,7 +230,14 @@ impl World {
         move || fabric::Config {
             client: Client::new(api, "default"),
             api: cluster::ApiServer::default(),
-            settings: Settings { mode, vxlan: Vxlan::default(), node_name, cluster_cidrs: vec![CLUSTER.parse().unwrap()], role },
+            settings: Settings {
+                mode,
+                vxlan: Vxlan::default(),
+                bgp: fabric::Bgp::default(),
+                node_name,
+                cluster_cidrs: vec![CLUSTER.parse().unwrap()],
+                role,
+            },
             routes: Arc::new(LinuxRoutes::open_in(&ns).unwrap()),
             changes: session.clone().map(|session| hcn::watch::Watch::start(HcnClient::new(session), hcn::watch::Timing::default()).listen()),
             hcn: session.map(HcnClient::new),

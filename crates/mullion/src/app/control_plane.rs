@@ -164,6 +164,7 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
         settings: fabric::Settings {
             mode: args.network,
             vxlan: fabric::Vxlan::default(),
+            bgp: fabric::Bgp::default(),
             node_name: "cp".to_owned(),
             cluster_cidrs: vec![IpNet::V4(args.cluster_cidr)],
             role: fabric::Role::Host { address: IpAddr::V4(args.address) },

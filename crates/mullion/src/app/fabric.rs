@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 use fabric::mode::{self, HostState, Inputs};
 use fabric::render::{Format, Line, render};
-use fabric::{NodeRow, Role, Settings, Vxlan};
+use fabric::{Bgp, NodeRow, Role, Settings, Vxlan};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
@@ -98,7 +98,14 @@ async fn list(client: &kube::Client) -> Result<Nodes> {
 async fn router(args: RouterArgs) -> Result<()> {
     let client = client(&args.kubeconfig).await?;
     let vxlan = Vxlan::default();
-    let settings = Settings { mode: args.network, vxlan, node_name: ROUTER.to_owned(), cluster_cidrs: args.cluster_cidr, role: Role::Router };
+    let settings = Settings {
+        mode: args.network,
+        vxlan,
+        bgp: Bgp::default(),
+        node_name: ROUTER.to_owned(),
+        cluster_cidrs: args.cluster_cidr,
+        role: Role::Router,
+    };
     let table = super::node::routes()?;
     if args.dry_run {
         let (nodes, observed) = (list(&client).await?, table.list()?);

@@ -218,6 +218,7 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         settings: fabric::Settings {
             mode,
             vxlan,
+            bgp: fabric::Bgp::default(),
             node_name: node.node_name.clone(),
             cluster_cidrs: vec![config.cluster_cidr],
             role: fabric::Role::Node(Box::new(pods)),

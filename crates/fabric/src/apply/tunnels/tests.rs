@@ -49,6 +49,7 @@ fn ours(device: u32) -> Desired {
     let settings = Settings {
         mode: Mode::Vxlan,
         vxlan: mode::Vxlan::default(),
+        bgp: mode::bgp::Bgp::default(),
         node_name: "a".into(),
         cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
         role: Role::Node(Box::new(pods)),

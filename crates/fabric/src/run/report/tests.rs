@@ -25,7 +25,7 @@ fn row(cidr: &str, address: &str, condition: Option<(bool, &str)>) -> NodeRow {
 
 fn settings(mode: Mode, node: &str, role: Role) -> Settings {
     let cluster_cidrs = vec!["192.168.0.0/16".parse().unwrap()];
-    Settings { mode, vxlan: mode::Vxlan::default(), node_name: node.into(), cluster_cidrs, role }
+    Settings { mode, vxlan: mode::Vxlan::default(), bgp: mode::bgp::Bgp::default(), node_name: node.into(), cluster_cidrs, role }
 }
 
 fn node_role() -> Role {

@@ -1,0 +1,7 @@
+//! The mode bgp in network namespaces: the whole fabric of our nodes, with BIRD and FRR as their peers, and packets.
+#![cfg(target_os = "linux")]
+
+mod api;
+mod bird;
+mod cases;
+mod world;
