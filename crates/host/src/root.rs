@@ -79,6 +79,24 @@ pub struct Resolved {
     pub handle: File,
 }
 
+/// An open connection to a unix socket, for an asynchronous reactor (it does not block).
+#[cfg(unix)]
+pub type Socket = std::os::unix::net::UnixStream;
+/// An open connection to a unix socket, for an asynchronous reactor (it does not block). std has no type for it on Windows, where it is a
+/// socket as those of TCP are.
+#[cfg(windows)]
+pub type Socket = std::net::TcpStream;
+
+/// To whom files of a volume are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOwner {
+    pub group: u32,
+    /// Its members may write.
+    pub writable: bool,
+    /// Files are left as they are where the directory itself is as it should be (`fsGroupChangePolicy: OnRootMismatch`).
+    pub only_on_mismatch: bool,
+}
+
 /// Space on the file system that holds a path, in bytes and files (0 where unknown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
@@ -229,6 +247,34 @@ impl HostRoot {
             Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error("remove", path)(e)),
             _ => Ok(()),
         }
+    }
+
+    /// Removes an empty directory. Missing is fine; one that holds something, or is mounted upon, is left and reported.
+    pub fn remove_dir(&self, path: &PodPath) -> Result<(), HostError> {
+        match self.root(path)?.remove_dir(path.components()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(error("remove directory", path)(e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Connects to a unix socket. Blocks as long as its backlog is full.
+    pub fn connect(&self, path: &PodPath) -> Result<Socket, HostError> {
+        self.root(path)?.connect(path.components()).map_err(error("connect to", path))
+    }
+
+    /// Whether something is mounted at `path` (never on Windows: a link there stands for a mount).
+    pub fn is_mount(&self, path: &PodPath) -> Result<bool, HostError> {
+        match self.root(path)?.is_mount(path.components()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            other => other.map_err(error("look for a mount at", path)),
+        }
+    }
+
+    /// Gives a volume to a group as upstream does (pkg/volume/volume_linux.go): each file belongs to the group and can be read by it, each
+    /// directory entered, and what is made in them belongs to the group too. Links are not followed. No effect on Windows, and where the
+    /// user namespace has no such group.
+    pub fn give_to_group(&self, path: &PodPath, owner: GroupOwner) -> Result<(), HostError> {
+        self.root(path)?.give_to_group(path.components(), owner).map_err(error("give to the pod's group", path))
     }
 
     /// Makes `dir` hold exactly `files` (relative paths with `/`), the way the kubelet's atomic

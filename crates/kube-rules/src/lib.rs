@@ -2,11 +2,12 @@
 //!
 //! About pods and nodes: resource requests, taints and tolerations, node affinity, label and field selectors, host ports, readiness, OS
 //! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms, schedules and
-//! QoS classes. About any object: errors of fields. About clusters: bootstrap tokens. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
+//! QoS classes. About any object: errors of fields. About clusters: bootstrap tokens. About CSI volumes: names. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
 
 pub mod admission;
 pub mod bootstrap_token;
 pub mod cron;
+pub mod csi;
 pub mod expand;
 pub mod field;
 pub mod host_ports;

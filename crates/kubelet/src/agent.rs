@@ -29,6 +29,8 @@ use crate::sources::Sources;
 use crate::statics::Statics;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
+use crate::volumes::csi::Csi;
+use crate::volumes::{PodDirs, Volumes};
 use crate::worker::{self, Note, Work};
 pub(crate) use allocation::Deferred;
 use kube_rules::Amounts;
@@ -52,7 +54,9 @@ pub(crate) struct Agent {
     pub services: Informer<services::Row>,
     pub sources: Sources,
     pub statics: Arc<Statics>,
-    pub tokens: TokenCache,
+    pub tokens: Arc<TokenCache>,
+    pub volumes: Volumes,
+    pub csi: Arc<Csi>,
     /// How often probes succeeded and failed.
     pub probes: Arc<Counts>,
     pub statuses: Arc<Statuses>,
@@ -125,6 +129,13 @@ impl Workers {
     pub(crate) fn wake_all(&self) {
         for worker in self.lock().values() {
             let _ = worker.notes.send(Note::Wake);
+        }
+    }
+
+    /// Says that what volumes come from changed.
+    pub(crate) fn tell_sources(&self) {
+        for worker in self.lock().values() {
+            let _ = worker.notes.send(Note::Sources);
         }
     }
 
@@ -290,7 +301,7 @@ impl Agent {
     }
 
     /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
-    /// list of pods, and removes directories and logs of pods that are gone.
+    /// list of pods, and removes logs of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
@@ -304,17 +315,31 @@ impl Agent {
             tracing::info!(pod = owner, sandbox = sandbox.id, "ending a pod that the API does not know");
             self.end_orphan(&sandbox.id).await?;
         }
-        let pods = self.dir.join("pods").map(|dir| (self.root.read_dir(&dir), dir));
-        if let Ok((Ok(names), dir)) = pods {
-            for (name, _) in names.iter().filter(|(n, _)| !known.contains(n)) {
-                let gone = dir.join(name).map_err(host::HostError::from).and_then(|p| self.root.remove_tree(&p));
-                if let Err(error) = gone {
-                    tracing::warn!(pod = name, error = %error.as_report(), "removing the directory of a gone pod failed");
-                }
-            }
-        }
         self.remove_orphaned_logs(&known);
         Ok(())
+    }
+
+    /// The pods that have a directory, but are known neither to the API nor by a manifest.
+    pub(crate) fn left_pods(&self) -> Vec<String> {
+        let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
+        let listed = self.dir.join("pods").map(|dir| self.root.read_dir(&dir));
+        let names = listed.ok().and_then(Result::ok).unwrap_or_default();
+        names.into_iter().map(|(name, _)| name).filter(|name| !known.contains(name)).collect()
+    }
+
+    /// Takes down what pods left that ended while no agent ran, and volumes that are staged for no pod. Returns the pods that are still
+    /// there: a driver may register later.
+    pub(crate) async fn remove_left(&self, left: Vec<String>) -> Vec<String> {
+        let mut again = Vec::new();
+        for name in left {
+            let dirs = self.dir.join("pods").and_then(|dir| dir.join(&name));
+            let Ok(dirs) = dirs.map(|pod| PodDirs { logs: pod.clone(), pod }) else { continue };
+            if let Err(error) = self.volumes.remove_all(&dirs).await {
+                tracing::warn!(pod = name, error = %error.as_report(), "removing the directory of a gone pod failed; trying again");
+                again.push(name);
+            }
+        }
+        again
     }
 
     /// Removes the logs of pods that are gone (upstream kuberuntime_gc.go `evictPodLogsDirectories`).

@@ -8,14 +8,23 @@ use kube::Api;
 
 use crate::error::ApiError;
 use crate::pod::admit::reaches_volume;
+use crate::volumes::csi::CsiVolume;
 
 /// A claimed volume of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claimed {
     /// Name of the persistent volume.
     pub volume: String,
-    /// Where it is.
-    pub source: HostPathVolumeSource,
+    pub source: Source,
+}
+
+/// What a persistent volume is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    /// A place of this node.
+    Path(HostPathVolumeSource),
+    /// Made by a driver.
+    Csi(Box<CsiVolume>),
 }
 
 /// Why a pod's claims give it no volume.
@@ -27,7 +36,7 @@ pub(crate) enum ClaimError {
     Process { volume: String, claim: String, source: Box<BindingError> },
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : no matching NodeSelectorTerms")]
     NodeAffinity { volume: String },
-    #[error("MountVolume.SetUp failed for volume {volume:?} : this node agent mounts persistent volumes of type hostPath and local only")]
+    #[error("MountVolume.SetUp failed for volume {volume:?} : this node agent mounts persistent volumes of type csi, hostPath and local only")]
     Unsupported { volume: String },
 }
 
@@ -71,7 +80,8 @@ pub(crate) async fn resolve(client: &kube::Client, pod: &Pod, node: Option<&Node
         let found = binding(client, pod, volume, &name).await;
         let found =
             found.map_err(|error| ClaimError::Process { volume: volume.name.clone(), claim: format!("{ns}/{name}"), source: error.into() })?;
-        out.insert(volume.name.clone(), place(&found, node)?);
+        let read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
+        out.insert(volume.name.clone(), place(&found, read_only, node)?);
     }
     Ok(out)
 }
@@ -121,8 +131,8 @@ fn check_binding(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Re
     Ok(())
 }
 
-/// The place of a volume on this node.
-fn place(volume: &PersistentVolume, node: Option<&Node>) -> Result<Claimed, ClaimError> {
+/// What a volume is on this node.
+fn place(volume: &PersistentVolume, read_only: bool, node: Option<&Node>) -> Result<Claimed, ClaimError> {
     let name = volume.metadata.name.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     if let (Some(node), Some(required)) = (node, spec.node_affinity.as_ref().and_then(|a| a.required.as_ref()))
@@ -130,10 +140,11 @@ fn place(volume: &PersistentVolume, node: Option<&Node>) -> Result<Claimed, Clai
     {
         return Err(ClaimError::NodeAffinity { volume: name });
     }
-    let source = match (spec.host_path, spec.local) {
-        (Some(source), _) => source,
-        (None, Some(local)) => HostPathVolumeSource { path: local.path, type_: Some("Directory".into()) },
-        (None, None) => return Err(ClaimError::Unsupported { volume: name }),
+    let source = match (spec.host_path, spec.local, CsiVolume::persistent(volume, read_only)) {
+        (Some(source), ..) => Source::Path(source),
+        (None, Some(local), _) => Source::Path(HostPathVolumeSource { path: local.path, type_: Some("Directory".into()) }),
+        (None, None, Some(volume)) => Source::Csi(Box::new(volume)),
+        (None, None, None) => return Err(ClaimError::Unsupported { volume: name }),
     };
     Ok(Claimed { volume: name, source })
 }
@@ -182,10 +193,12 @@ mod tests {
     #[test]
     fn places() {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "win01", "labels": {"zone": "a"}}})).unwrap();
-        let of = |spec| place(&volume(spec), Some(&node));
-        assert_eq!(of(json!({"hostPath": {"path": "D:/"}})).unwrap().source.path, "D:/");
-        assert_eq!(of(json!({"local": {"path": "/x"}})).unwrap().source.type_.as_deref(), Some("Directory"));
-        assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().to_string().contains("hostPath and local only"));
+        let of = |spec| place(&volume(spec), false, Some(&node));
+        let path = |path: &str, kind: Option<&str>| Source::Path(HostPathVolumeSource { path: path.into(), type_: kind.map(Into::into) });
+        assert_eq!(of(json!({"hostPath": {"path": "D:/"}})).unwrap().source, path("D:/", None));
+        assert_eq!(of(json!({"local": {"path": "/x"}})).unwrap().source, path("/x", Some("Directory")));
+        assert!(matches!(of(json!({"csi": {"driver": "d", "volumeHandle": "h"}})).unwrap().source, Source::Csi(_)));
+        assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().to_string().contains("csi, hostPath and local only"));
         let affine = |zone: &str| {
             of(json!({"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms":
                 [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]}}}))

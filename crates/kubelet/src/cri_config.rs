@@ -303,6 +303,15 @@ pub(crate) fn mount(os: NodeOs, inside: &str, host: &PodPath, readonly: bool) ->
     v1::Mount { container_path: container_path(os, inside), host_path: host.to_string(), readonly, ..Default::default() }
 }
 
+/// Whether what is mounted below a volume later appears on the other side; on Windows it never does.
+pub(crate) fn propagation(os: NodeOs, mode: Option<&str>) -> v1::MountPropagation {
+    match mode {
+        Some("HostToContainer") if !os.is_windows() => v1::MountPropagation::PropagationHostToContainer,
+        Some("Bidirectional") if !os.is_windows() => v1::MountPropagation::PropagationBidirectional,
+        _ => v1::MountPropagation::PropagationPrivate,
+    }
+}
+
 /// The mount of an image, which containers can only read.
 pub(crate) fn image_mount(os: NodeOs, inside: &str, image: &v1::ImageSpec) -> v1::Mount {
     let image = Some(image.clone());
@@ -513,6 +522,19 @@ mod tests {
         assert!(!windows("CONTAINERADMINISTRATOR", ""));
         assert!(!windows("", "ContainerAdministrator"));
         assert!(windows("ContainerUser", "ContainerAdministrator"));
+    }
+
+    #[test]
+    fn mounts_spread_as_asked_but_on_windows() {
+        use v1::MountPropagation::{PropagationBidirectional, PropagationHostToContainer, PropagationPrivate};
+        for (mode, linux) in [
+            (None, PropagationPrivate),
+            (Some("None"), PropagationPrivate),
+            (Some("HostToContainer"), PropagationHostToContainer),
+            (Some("Bidirectional"), PropagationBidirectional),
+        ] {
+            assert_eq!((propagation(NodeOs::Linux, mode), propagation(WIN, mode)), (linux, PropagationPrivate));
+        }
     }
 
     #[test]

@@ -307,6 +307,8 @@ pub(crate) struct NodeKeeper {
     pub poll: Duration,
     /// What the node is short of.
     pub pressures: watch::Receiver<BTreeSet<Pressure>>,
+    /// Volumes that must not be detached.
+    pub in_use: watch::Receiver<BTreeSet<String>>,
 }
 
 impl NodeKeeper {
@@ -332,7 +334,14 @@ impl NodeKeeper {
         let mut health = self.health.borrow().clone();
         health.messages.extend(self.lists.missing());
         let images = if health.runtime_ready { self.images.list().await.unwrap_or_default() } else { Vec::new() };
-        self.facts.status(&health, &images, &self.pressures.borrow().clone(), old, Timestamp::now())
+        let mut status = self.facts.status(&health, &images, &self.pressures.borrow().clone(), old, Timestamp::now());
+        let in_use = self.in_use.borrow();
+        if !in_use.is_empty() {
+            status["volumesInUse"] = json!(*in_use);
+        } else if old.volumes_in_use.as_ref().is_some_and(|all| !all.is_empty()) {
+            status["volumesInUse"] = Value::Null;
+        }
+        status
     }
 
     /// Creates the Node, or reconciles the one that is there; retries for ever. The control plane
@@ -440,6 +449,7 @@ impl NodeKeeper {
             tokio::select! {
                 _ = self.health.changed() => {}
                 Ok(()) = self.pressures.changed() => {}
+                Ok(()) = self.in_use.changed() => {}
                 () = self.lists.fewer_than(missing) => {}
                 () = tokio::time::sleep(self.poll) => {}
             }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use backoff::Backoff;
 use cluster::{EventRecorder, Informer, Selection};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
@@ -32,6 +33,8 @@ use crate::statics::{self, Statics};
 use crate::statuses::Statuses;
 use crate::tls::{self, TlsError};
 use crate::tokens::TokenCache;
+use crate::volumes::Volumes;
+use crate::volumes::csi::{self, Csi};
 use crate::worker::Note;
 
 /// Why the agent cannot start or go on.
@@ -90,6 +93,10 @@ struct Ground {
     lists: FirstLists,
     statics: Arc<Statics>,
     pressures: watch::Sender<BTreeSet<Pressure>>,
+    tokens: Arc<TokenCache>,
+    csi: Arc<Csi>,
+    /// The volumes that the Node's status says are in use.
+    in_use: watch::Receiver<BTreeSet<String>>,
     /// Static pods that begin and end.
     steps: mpsc::UnboundedReceiver<PodChange>,
     /// Pods of the API that change.
@@ -149,10 +156,26 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let pods = watch_pods(config, statics.clone(), sender);
     let services = Api::<Service>::all(config.client.clone());
     let services = Informer::start(services, Selection::all().of(&config.api), services::row);
+    let node = Informer::start(Api::all(config.client.clone()), this_node, slim);
+    let tokens = Arc::new(TokenCache::new(config.client.clone()));
+    let (sender, in_use) = watch::channel(BTreeSet::new());
+    let csi = Arc::new(Csi::new(csi::Parts {
+        root: config.root.clone(),
+        dir: dir.clone(),
+        client: config.client.clone(),
+        api: config.api.clone(),
+        node: node.clone(),
+        node_name: config.node_name.clone(),
+        tokens: tokens.clone(),
+        in_use: sender,
+    }));
     Ok(Ground {
         facts: Arc::new(NodeFacts::new(config, side.clone(), storage)),
         recorder: EventRecorder::new(config.client.clone(), "kubelet", &config.node_name),
-        node: Informer::start(Api::all(config.client.clone()), this_node, slim),
+        node,
+        tokens,
+        csi,
+        in_use,
         lists: FirstLists { pods, services },
         statics,
         pressures: watch::Sender::default(),
@@ -178,6 +201,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         recorder: ground.recorder.clone(),
         poll: config.polls.node,
         pressures: ground.pressures.subscribe(),
+        in_use: ground.in_use.clone(),
     };
     let (client, name) = (config.client.clone(), config.node_name.clone());
     tasks.spawn(forever(async move {
@@ -213,7 +237,9 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         services,
         sources: Sources::new(config.client.clone(), config.api.clone(), waker),
         statics: ground.statics,
-        tokens: TokenCache::new(config.client.clone()),
+        tokens: ground.tokens,
+        volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone()]),
+        csi: ground.csi,
         probes: Arc::default(),
         statuses: statuses.clone(),
         health: ground.health.clone(),
@@ -242,6 +268,8 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
+    let waiting = agent.workers.clone();
+    tasks.spawn(forever(csi::keep(agent.csi.clone(), move || waiting.tell_sources())));
     follow_statics(config, &agent, tasks);
     tasks.spawn(forever(take_pods(agent.clone(), ground.changes, ground.steps)));
     agent
@@ -308,8 +336,26 @@ async fn take_pods(agent: Arc<Agent>, mut of_api: mpsc::UnboundedReceiver<PodCha
             tracing::warn!(error = %error.as_report(), "looking for pods without an owner failed; trying again");
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
+        remove_left(&orphans).await;
     });
     agent.dispatch(changes).await;
+}
+
+/// Takes down what an earlier agent left, until nothing is.
+async fn remove_left(agent: &Agent) {
+    let mut left = agent.left_pods();
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+    loop {
+        left = agent.remove_left(left).await;
+        let swept = agent.csi.sweep().await.unwrap_or_else(|error| {
+            tracing::warn!(error = %error.as_report(), "taking down a volume that no pod has failed; trying again");
+            false
+        });
+        if left.is_empty() && swept {
+            return;
+        }
+        tokio::time::sleep(backoff.next_delay()).await;
+    }
 }
 
 /// The configuration that the agent was given, with the values in effect.

@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::volumes::Tokens;
 
 /// (pod UID, audience, seconds) → (token, issued, expires).
-type Cache = HashMap<(String, String, i64), (String, Timestamp, Timestamp)>;
+type Cache = HashMap<(String, String, Option<i64>), (String, Timestamp, Timestamp)>;
 
 /// A token that the API server did not give, and that no older one stands in for.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ impl TokenCache {
     pub(crate) async fn get(&self, pod: &Pod, wanted: &[(String, i64)], now: Timestamp) -> Result<Tokens, TokenError> {
         let mut out = Tokens::new();
         for (audience, seconds) in wanted {
-            let token = self.one(pod, audience, *seconds, now).await?;
+            let (token, _) = self.one(pod, audience, Some(*seconds), now).await?;
             out.insert((audience.clone(), *seconds), token);
         }
         Ok(out)
@@ -53,28 +53,29 @@ impl TokenCache {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn one(&self, pod: &Pod, audience: &str, seconds: i64, now: Timestamp) -> Result<String, TokenError> {
+    /// A token, bound to the pod, and when it ends; without `seconds` the API server says how long it lives.
+    pub(crate) async fn one(&self, pod: &Pod, audience: &str, seconds: Option<i64>, now: Timestamp) -> Result<(String, Timestamp), TokenError> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let key = (uid.clone(), audience.to_owned(), seconds);
         let held = self.lock().get(&key).cloned();
         if let Some((token, issued, expires)) = &held
             && !due(*issued, *expires, now)
         {
-            return Ok(token.clone());
+            return Ok((token.clone(), *expires));
         }
         match self.request(pod, audience, seconds).await {
             Ok((token, expires)) => {
                 self.lock().insert(key, (token.clone(), now, expires));
-                Ok(token)
+                Ok((token, expires))
             }
             Err(error) => match held {
-                Some((token, _, expires)) if expires > now => Ok(token),
+                Some((token, _, expires)) if expires > now => Ok((token, expires)),
                 _ => Err(TokenError { source: error.into() }),
             },
         }
     }
 
-    async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> kube::Result<(String, Timestamp)> {
+    async fn request(&self, pod: &Pod, audience: &str, seconds: Option<i64>) -> kube::Result<(String, Timestamp)> {
         let meta = &pod.metadata;
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone());
         let account = account.filter(|a| !a.is_empty()).unwrap_or_else(|| "default".into());
@@ -88,14 +89,14 @@ impl TokenCache {
                     name: meta.name.clone(),
                     uid: meta.uid.clone(),
                 }),
-                expiration_seconds: Some(seconds),
+                expiration_seconds: seconds,
             }),
             ..Default::default()
         };
         let answer = api.create_token_request(&account, &PostParams::default(), &request).await?;
         let status = answer.status.unwrap_or_default();
         let expires = status.expiration_timestamp.map(|t| t.0);
-        let expires = expires.unwrap_or_else(|| Timestamp::now() + SignedDuration::from_secs(seconds));
+        let expires = expires.unwrap_or_else(|| Timestamp::now() + SignedDuration::from_secs(seconds.unwrap_or(3600)));
         Ok((status.token.unwrap_or_default(), expires))
     }
 }

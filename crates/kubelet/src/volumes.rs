@@ -1,18 +1,26 @@
-//! Volumes of pods: directories below the agent's own, filled through [`HostRoot`] only.
+//! Volumes of pods. A kind of volumes is a [`plugin::Plugin`]; everything on the node's disk goes through [`HostRoot`].
 
 mod content;
+pub(crate) mod csi;
+mod local;
+pub(crate) mod plugin;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use host::{FileKind, HostError, HostRoot, PathError, PodPath};
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
+use futures::future::join_all;
+use host::{HostError, HostRoot, PathError, PodPath};
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use tokio_util::sync::CancellationToken;
 
 use content::ContentError;
 pub(crate) use content::{Content, Tokens, references};
+use local::Local;
+use plugin::{Left, Plugin, Request};
 
 /// A volume that could not be made ready. Upstream writes a space before the colon that its cause follows.
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} :")]
+#[error("MountVolume.{} failed for volume {volume:?} :", source.step())]
 pub(crate) struct SetUpError {
     volume: String,
     source: VolumeError,
@@ -43,6 +51,18 @@ pub(crate) enum VolumeError {
     HostPathType { path: String, expected: &'static str },
     #[error("hostPath type {0:?} is unknown")]
     HostPathTypeUnknown(String),
+    #[error(transparent)]
+    Csi(#[from] csi::CsiError),
+}
+
+impl VolumeError {
+    /// The step that failed, in upstream's words.
+    fn step(&self) -> &'static str {
+        match self {
+            VolumeError::Csi(error) => error.step(),
+            _ => "SetUp",
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -79,110 +99,88 @@ impl PodDirs {
     }
 }
 
-/// The API name of a volume's source, and the directory it has below `volumes/`.
-fn plugin(volume: &Volume) -> Option<&'static str> {
-    if volume.empty_dir.is_some() {
-        Some("kubernetes.io~empty-dir")
-    } else if volume.secret.is_some() {
-        Some("kubernetes.io~secret")
-    } else if volume.config_map.is_some() {
-        Some("kubernetes.io~configmap")
-    } else if volume.downward_api.is_some() {
-        Some("kubernetes.io~downward-api")
-    } else if volume.projected.is_some() {
-        Some("kubernetes.io~projected")
-    } else {
-        None
-    }
+/// The volumes of a node.
+pub(crate) struct Volumes {
+    root: Arc<HostRoot>,
+    /// The first that takes a volume has it; the last takes all.
+    plugins: Vec<Arc<dyn Plugin>>,
 }
 
-/// Makes every volume of the pod ready, or brings its content up to date. Returns where each is.
-pub(crate) fn set_up(root: &HostRoot, dirs: &PodDirs, pod: &Pod, content: &Content<'_>) -> Result<BTreeMap<String, PodPath>, SetUpError> {
-    let mut out = BTreeMap::new();
-    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        // The runtime mounts it.
-        if volume.image.is_some() && !root.os().is_windows() {
-            continue;
-        }
-        let (name, path) = match content.claims.get(&volume.name).filter(|_| volume.host_path.is_none()) {
+/// The places of the volumes that are ready.
+pub(crate) type Places = BTreeMap<String, PodPath>;
+
+impl Volumes {
+    /// Volumes of these kinds, and of those that need nothing but files.
+    pub(crate) fn new(root: Arc<HostRoot>, mut plugins: Vec<Arc<dyn Plugin>>) -> Self {
+        plugins.push(Arc::new(Local { root: root.clone() }));
+        Volumes { root, plugins }
+    }
+
+    /// Makes every volume of the pod ready, or brings it up to date, all at once; those in `places` are mounted already. Adds where each is.
+    /// Returns the first error in the order of the volumes.
+    pub(crate) async fn set_up(
+        &self,
+        dirs: &PodDirs,
+        pod: &Pod,
+        content: &Content<'_>,
+        places: &mut Places,
+        ends: &CancellationToken,
+    ) -> Result<(), SetUpError> {
+        let all = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+        // The runtime mounts images.
+        let ours = all.filter(|volume| volume.image.is_none() || self.root.os().is_windows());
+        let mounted = &*places;
+        let works = ours.map(|volume| async move {
+            let claimed = content.claims.get(&volume.name).filter(|_| volume.host_path.is_none());
+            let request = Request { pod, dirs, volume, claimed, content, mounted: mounted.get(&volume.name), ends };
             // Messages name the persistent volume, as upstream's.
-            Some(claimed) => (&claimed.volume, check_host_path(root, &claimed.source)),
-            None => (&volume.name, set_up_one(root, dirs, volume, content)),
-        };
-        let path = path.map_err(|source| SetUpError { volume: name.clone(), source })?;
-        out.insert(volume.name.clone(), path);
-    }
-    Ok(out)
-}
-
-/// Makes a volume ready that no claim stands behind.
-fn set_up_one(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Content<'_>) -> Result<PodPath, VolumeError> {
-    if let Some(host_path) = &volume.host_path {
-        return check_host_path(root, host_path);
-    }
-    let plugin = plugin(volume).ok_or_else(|| unsupported(volume))?;
-    let path = dirs.volume(plugin, &volume.name)?;
-    if let Some(empty) = &volume.empty_dir {
-        empty_dir(root, &path, empty)?;
-    } else {
-        let mut files = content.files(volume)?;
-        if !root.os().is_windows() {
-            content.give_to_group(&mut files);
+            let name = claimed.map_or(&volume.name, |claimed| &claimed.volume);
+            let plugin = self.plugins.iter().find(|plugin| plugin.takes(volume, claimed));
+            let place = match plugin {
+                Some(plugin) => plugin.set_up(request).await,
+                None => Err(local::unsupported(volume)),
+            };
+            (volume.name.clone(), place.map_err(|source| SetUpError { volume: name.clone(), source }))
+        });
+        let mut first = Ok(());
+        for (name, place) in join_all(works).await {
+            match place {
+                Ok(place) => drop(places.insert(name, place)),
+                Err(error) => first = first.and(Err(error)),
+            }
         }
-        root.create_dir_all(&parent(&path), 0o755)?;
-        root.write_volume(&path, &files)?;
+        first
     }
-    Ok(path)
-}
 
-/// An empty directory for everyone, in memory where asked for and Linux has it.
-fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> Result<(), HostError> {
-    root.create_dir_all(&parent(path), 0o755)?;
-    root.create_dir_all(path, 0o777)?;
-    if source.medium.as_deref() == Some("Memory") && !root.os().is_windows() {
-        let size = source.size_limit.as_ref().and_then(|q| kube_rules::Quantity::parse(&q.0).ok());
-        root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
+    /// Takes down the pod's volumes, as its directory says, and removes them; content of emptyDir goes, targets of hostPath stay.
+    pub(crate) async fn tear_down(&self, dirs: &PodDirs) -> Result<(), VolumeError> {
+        // They hold parts of volumes.
+        self.root.unmount_below(&dirs.pod.join("volume-subpaths")?)?;
+        let volumes = dirs.pod.join("volumes")?;
+        for (kind, _) in self.root.read_dir(&volumes)? {
+            let Some(plugin) = self.plugins.iter().find(|plugin| plugin.owns(&kind)) else { continue };
+            let of_kind = volumes.join(&kind)?;
+            for (name, _) in self.root.read_dir(&of_kind)? {
+                plugin.tear_down(&Left { dir: of_kind.join(&name)? }).await?;
+            }
+        }
+        let (root, pod) = (self.root.clone(), dirs.pod.clone());
+        let removed = tokio::task::spawn_blocking(move || -> Result<(), HostError> {
+            root.unmount_below(&pod)?;
+            root.remove_tree(&volumes)
+        });
+        Ok(removed.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
     }
-    Ok(())
-}
 
-fn parent(path: &PodPath) -> PodPath {
-    path.parent().unwrap_or_else(|| path.clone())
-}
-
-fn unsupported(volume: &Volume) -> VolumeError {
-    let value = serde_json::to_value(volume).unwrap_or_default();
-    let kind = value.as_object().and_then(|o| o.keys().find(|k| *k != "name").cloned());
-    VolumeError::Unsupported(kind.unwrap_or_else(|| "(none)".to_owned()))
-}
-
-/// Checks a hostPath against its type (upstream hostpath volume's type checkers).
-fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<PodPath, VolumeError> {
-    let path = root.parse(&source.path)?;
-    let found = root.kind(&path)?;
-    let wanted = source.type_.as_deref().unwrap_or_default();
-    let is_not = |expected| Err(VolumeError::HostPathType { path: source.path.clone(), expected });
-    match (wanted, found) {
-        ("", _)
-        | ("DirectoryOrCreate" | "Directory", Some(FileKind::Directory))
-        | ("FileOrCreate" | "File", Some(FileKind::File))
-        | ("Socket", Some(FileKind::Socket))
-        | ("CharDevice", Some(FileKind::CharDevice))
-        | ("BlockDevice", Some(FileKind::BlockDevice)) => Ok(path),
-        ("DirectoryOrCreate", None) => {
-            root.create_dir_all(&path, 0o755)?;
-            Ok(path)
-        }
-        ("FileOrCreate", None) => {
-            root.create_file(&path, 0o644)?;
-            Ok(path)
-        }
-        ("DirectoryOrCreate" | "Directory", _) => is_not("directory"),
-        ("FileOrCreate" | "File", _) => is_not("file"),
-        ("Socket", _) => is_not("socket"),
-        ("CharDevice", _) => is_not("character device"),
-        ("BlockDevice", _) => is_not("block device"),
-        (other, _) => Err(VolumeError::HostPathTypeUnknown(other.to_owned())),
+    /// Removes everything that the node has of a pod.
+    pub(crate) async fn remove_all(&self, dirs: &PodDirs) -> Result<(), VolumeError> {
+        self.tear_down(dirs).await?;
+        let (root, dirs) = (self.root.clone(), dirs.clone());
+        let removed = tokio::task::spawn_blocking(move || -> Result<(), HostError> {
+            root.remove_tree(&dirs.pod)?;
+            root.remove_tree(&dirs.logs)
+        });
+        Ok(removed.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
     }
 }
 
@@ -206,7 +204,7 @@ pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>,
 }
 
 fn prepare_sub_path(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, VolumeError> {
-    if plugin(mount.volume).is_some() && mount.volume.empty_dir.is_none() {
+    if local::plugin(mount.volume).is_some() && mount.volume.empty_dir.is_none() {
         // Written by us alone: the names are our links into the current generation.
         let full = mount.path.join(sub_path)?;
         let relative = &full.components()[mount.path.components().len()..];
@@ -215,18 +213,6 @@ fn prepare_sub_path(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_pa
     let place = format!("volume-subpaths/{}/{}/{}", mount.volume.name, mount.container, mount.index);
     let place = dirs.pod.join(&place)?;
     Ok(root.sub_path(mount.path, sub_path, &place)?)
-}
-
-/// Removes the pod's volumes; emptyDir content goes, hostPath targets stay.
-pub(crate) fn tear_down(root: &HostRoot, dirs: &PodDirs) -> Result<(), HostError> {
-    root.unmount_below(&dirs.pod)?;
-    root.remove_tree(&dirs.pod.join("volumes")?)
-}
-
-pub(crate) fn remove_all(root: &HostRoot, dirs: &PodDirs) -> Result<(), HostError> {
-    root.unmount_below(&dirs.pod)?;
-    root.remove_tree(&dirs.pod)?;
-    root.remove_tree(&dirs.logs)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod errors;
 mod files;
 mod hosts;
 mod image;
+mod mount;
 mod resize;
 mod site;
 mod start;
@@ -24,6 +25,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use thiserror_ext::AsReport as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
@@ -33,7 +35,7 @@ use crate::pod::explain::{Explanation, Warnings, explain};
 use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, State, on};
 use crate::probes::counts::Probed;
 use crate::probes::{self, News, Prober};
-use crate::volumes::PodDirs;
+use crate::volumes::{Places, PodDirs};
 use kube_rules::Refusal;
 use site::Site;
 
@@ -56,6 +58,8 @@ pub(crate) enum Note {
     Probe(String, News),
     /// Somebody asks why the pod is not Ready.
     Explain(oneshot::Sender<Explanation>),
+    /// The outcome of work on the pod's volumes.
+    Mounted(Box<mount::Mounted>),
 }
 
 /// The state of one worker.
@@ -74,9 +78,11 @@ pub(crate) struct Worker {
     /// Termination messages by container id.
     messages: BTreeMap<String, String>,
     /// Places of the volumes, once ready.
-    places: BTreeMap<String, host::PodPath>,
+    places: Places,
     /// What the pod's claims are bound to, once all are.
     claims: Option<Claims>,
+    /// Ends the waiting of work on volumes.
+    mounting: CancellationToken,
     /// Events to be taken in, oldest first.
     events: VecDeque<Event>,
     /// The newest warnings about the pod, which its explanation quotes.
@@ -125,6 +131,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         messages: BTreeMap::new(),
         places: BTreeMap::new(),
         claims: None,
+        mounting: CancellationToken::new(),
         events: VecDeque::from([Event::Tick]),
         warnings: Arc::default(),
         work,
@@ -205,6 +212,9 @@ impl Worker {
             };
             let out = on(event, &mut self.state, Timestamp::now());
             self.report(&out);
+            if self.state.ends() {
+                self.mounting.cancel();
+            }
             if out.finished {
                 return;
             }
@@ -299,6 +309,11 @@ impl Worker {
             Note::Sources => Event::SourcesChanged,
             Note::Pod(pod) => Event::Pod(pod),
             Note::Gone => Event::Gone,
+            Note::Mounted(mounted) => {
+                self.places = mounted.places;
+                self.claims = mounted.claims;
+                mounted.event
+            }
             Note::Done(event) => {
                 if let Event::PostStarted { id, .. } = &event {
                     self.hooks.remove(id);

@@ -1,6 +1,8 @@
 //! The node agent as a whole: API server real, runtime in memory, one simulated Windows node.
 
 mod common;
+#[path = "agent/csi.rs"]
+mod csi;
 #[path = "agent/eviction.rs"]
 mod eviction;
 #[path = "agent/explain.rs"]

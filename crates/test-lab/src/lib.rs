@@ -6,10 +6,13 @@
 //! | [`in_time`] | the same for a future |
 //! | [`net`] (Linux) | links between namespaces, a LAN, small servers and clients |
 //! | [`api`] (feature `api`) | fake API servers for clients of crate `kube` |
+//! | [`csi`] (feature `csi`) | a CSI driver that records calls and fails on demand |
 //! | [`server`] (feature `server`) | the keys and the configuration of an embedded API server |
 
 #[cfg(feature = "api")]
 pub mod api;
+#[cfg(all(unix, feature = "csi"))]
+pub mod csi;
 #[cfg(target_os = "linux")]
 pub mod net;
 #[cfg(feature = "server")]

@@ -8,6 +8,7 @@ use crate::kinds;
 use crate::object;
 use crate::server::Api;
 use crate::status::ApiError;
+use crate::store::Store;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -39,10 +40,12 @@ pub(super) async fn create(api: &Api, call: &Call, kind: &Arc<Kind>, context: &W
     restrict_node(call, kind, binding.as_ref())?;
     if let (Some(node), Some(binding)) = (call.user.node_name(), binding.as_ref()) {
         let pod = api.registry.store.get(&format!("core/pods/{namespace}/{}", binding.name)).map(|entry| entry.value()).unwrap_or_default();
-        restrict_audiences(&pod, &given).map_err(|audience| {
-            let why = format!("audience {audience:?} not found in pod spec volume, node {node:?} may only request the audiences of its pods");
-            ApiError::forbidden(kind, name, &why)
-        })?;
+        let why = |audience| format!("audience {audience:?} not found in pod spec volume, node {node:?} may only request the audiences of its pods");
+        if let Some(audience) = unnamed_audience(&pod, &given)
+            && !drivers(&api.registry.store, &pod, namespace).iter().any(|driver| asks_for(&api.registry.store, driver, &given))
+        {
+            return Err(ApiError::forbidden(kind, name, &why(audience)));
+        }
     }
     let now = jiff::Timestamp::now().as_second();
     let claims = token::claims(namespace, &account, &audiences, binding.as_ref(), now, seconds);
@@ -121,15 +124,40 @@ fn bind(api: &Api, namespace: &str, account: &Value, reference: &Value) -> Resul
     Ok(Binding { kind: what.to_string(), name: name.to_string(), uid: live, node })
 }
 
-/// NodeRestriction: a node asks only for the audiences that its pod's volumes name.
-fn restrict_audiences(pod: &Value, asked: &[String]) -> Result<(), String> {
+/// NodeRestriction: a node asks only for the audiences that its pod's volumes name. The first one that none of them names itself.
+fn unnamed_audience(pod: &Value, asked: &[String]) -> Option<String> {
     let volumes = object::list(pod, &["spec", "volumes"]).iter();
     let sources = volumes.flat_map(|volume| object::list(volume, &["projected", "sources"]));
     let known: Vec<&str> = sources.map(|source| object::text(source, &["serviceAccountToken", "audience"])).collect();
-    match asked.iter().find(|audience| !known.contains(&audience.as_str())) {
-        Some(unknown) => Err(unknown.clone()),
-        None => Ok(()),
-    }
+    asked.iter().find(|audience| !known.contains(&audience.as_str())).cloned()
+}
+
+/// The CSI drivers of a pod's volumes: those of inline volumes, and those behind its claims.
+fn drivers(store: &Store, pod: &Value, namespace: &str) -> Vec<String> {
+    let behind = |claim: &str| {
+        let claim = store.get(&format!("core/persistentvolumeclaims/{namespace}/{claim}"))?.value();
+        let volume = store.get(&format!("core/persistentvolumes//{}", object::text(&claim, &["spec", "volumeName"])))?.value();
+        let back = |member| object::text(&volume, &["spec", "claimRef", member]);
+        // What a claim says of itself does not count: its owner writes it.
+        let bound = back("name") == object::name(&claim) && back("namespace") == namespace;
+        bound.then(|| object::text(&volume, &["spec", "csi", "driver"]).to_string())
+    };
+    let of = |volume: &Value| match (object::text(volume, &["csi", "driver"]), object::text(volume, &["persistentVolumeClaim", "claimName"])) {
+        ("", "") => {
+            object::lookup(volume, &["ephemeral"])?;
+            behind(&format!("{}-{}", object::name(pod), object::name_of(volume)))
+        }
+        ("", claim) => behind(claim),
+        (driver, _) => Some(driver.to_string()),
+    };
+    object::list(pod, &["spec", "volumes"]).iter().filter_map(of).filter(|driver| !driver.is_empty()).collect()
+}
+
+/// Whether a driver asks for tokens with all these audiences.
+fn asks_for(store: &Store, driver: &str, asked: &[String]) -> bool {
+    let Some(driver) = store.get(&format!("storage.k8s.io/csidrivers//{driver}")).map(|entry| entry.value()) else { return false };
+    let known: Vec<&str> = object::list(&driver, &["spec", "tokenRequests"]).iter().map(|request| object::text(request, &["audience"])).collect();
+    asked.iter().all(|audience| known.contains(&audience.as_str()))
 }
 
 /// NodeRestriction: the binding of a node's token names one pod for good.
@@ -163,11 +191,36 @@ fn restrict_node(call: &Call, kind: &Kind, binding: Option<&Binding>) -> Result<
 mod tests {
     use super::*;
 
+    use crate::store::Expect;
+
     #[test]
     fn a_node_asks_for_its_pod_s_audiences() {
         let pod = json!({"spec": {"volumes": [{"projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}, {"configMap": {}}]}}]}});
-        assert!(restrict_audiences(&pod, &[]).is_ok());
-        assert!(restrict_audiences(&pod, &["vault".into()]).is_ok());
-        assert_eq!(restrict_audiences(&pod, &["vault".into(), "bank".into()]), Err("bank".into()));
+        assert_eq!(unnamed_audience(&pod, &[]), None);
+        assert_eq!(unnamed_audience(&pod, &["vault".into()]), None);
+        assert_eq!(unnamed_audience(&pod, &["vault".into(), "bank".into()]), Some("bank".into()));
+    }
+
+    #[tokio::test]
+    async fn a_node_asks_for_the_audiences_of_its_pod_s_drivers() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path()).unwrap();
+        let put = async |key: &str, value: Value| drop(store.put(key, Expect::Absent, value).await.unwrap());
+        let volume = |claim: &str, driver: &str| json!({"spec": {"claimRef": {"namespace": "a", "name": claim}, "csi": {"driver": driver}}});
+        put("core/persistentvolumeclaims/a/data", json!({"metadata": {"name": "data"}, "spec": {"volumeName": "v"}})).await;
+        put("core/persistentvolumes//v", volume("data", "bound")).await;
+        put("core/persistentvolumeclaims/a/p-scratch", json!({"metadata": {"name": "p-scratch"}, "spec": {"volumeName": "w"}})).await;
+        put("core/persistentvolumes//w", volume("p-scratch", "made")).await;
+        // Its owner wrote the name of another's volume into it.
+        put("core/persistentvolumeclaims/a/false", json!({"metadata": {"name": "false"}, "spec": {"volumeName": "v"}})).await;
+        put("storage.k8s.io/csidrivers//bound", json!({"spec": {"tokenRequests": [{"audience": "vault"}, {"audience": "bank"}]}})).await;
+        let pod = |volumes: Value| json!({"metadata": {"name": "p"}, "spec": {"volumes": volumes}});
+        let claims = |name: &str| pod(json!([{"name": "x", "persistentVolumeClaim": {"claimName": name}}]));
+        assert_eq!(drivers(&store, &pod(json!([{"name": "x", "csi": {"driver": "inline"}}, {"name": "y", "emptyDir": {}}])), "a"), ["inline"]);
+        assert_eq!(drivers(&store, &claims("data"), "a"), ["bound"]);
+        assert_eq!(drivers(&store, &pod(json!([{"name": "scratch", "ephemeral": {}}])), "a"), ["made"]);
+        assert!(drivers(&store, &claims("false"), "a").is_empty());
+        assert!(asks_for(&store, "bound", &["bank".into()]) && asks_for(&store, "bound", &["vault".into(), "bank".into()]));
+        assert!(!asks_for(&store, "bound", &["other".into()]) && !asks_for(&store, "made", &["vault".into()]));
     }
 }

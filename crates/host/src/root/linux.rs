@@ -13,7 +13,9 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlink
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 
-use super::{FileKind, MAX_DEPTH, Resolved, Space, Usage, VolumeFile, too_deep};
+use super::{FileKind, GroupOwner, MAX_DEPTH, Resolved, Socket, Space, Usage, VolumeFile, too_deep};
+
+mod group;
 
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
@@ -145,6 +147,28 @@ impl Root {
     pub(super) fn remove_tree(&self, path: &[String]) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         remove_entry(dir.as_fd(), &name)
+    }
+
+    pub(super) fn remove_dir(&self, path: &[String]) -> io::Result<()> {
+        let (dir, name) = self.parent(path)?;
+        Ok(unlinkat(&dir, name.as_str(), UnlinkatFlags::RemoveDir)?)
+    }
+
+    /// Through the open object: its own path may be longer than a socket's address may be.
+    pub(super) fn connect(&self, path: &[String]) -> io::Result<Socket> {
+        let found = self.open_in(path, OFlag::O_PATH)?;
+        let socket = Socket::connect(fd_path(&found))?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+
+    pub(super) fn is_mount(&self, path: &[String]) -> io::Result<bool> {
+        let real = self.resolve(path)?.path;
+        Ok(linux_sys::mount::mounts_below(&real)?.contains(&real))
+    }
+
+    pub(super) fn give_to_group(&self, path: &[String], owner: GroupOwner) -> io::Result<()> {
+        group::give(&self.open_in(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?, owner)
     }
 
     pub(super) fn space(&self, path: &[String]) -> io::Result<Space> {

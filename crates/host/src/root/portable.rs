@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{FileKind, MAX_DEPTH, Resolved, Space, Usage, VolumeFile, too_deep};
+use super::{FileKind, GroupOwner, MAX_DEPTH, Resolved, Socket, Space, Usage, VolumeFile, too_deep};
 
 const DATA: &str = "..data";
 
@@ -97,6 +97,34 @@ impl Root {
         } else {
             fs::remove_file(&target)
         }
+    }
+
+    pub(super) fn remove_dir(&self, path: &[String]) -> io::Result<()> {
+        fs::remove_dir(self.checked(path)?)
+    }
+
+    #[cfg(windows)]
+    pub(super) fn connect(&self, path: &[String]) -> io::Result<Socket> {
+        let address = socket2::SockAddr::unix(self.checked(path)?)?;
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        socket.connect(&address)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
+    }
+
+    #[cfg(not(windows))]
+    pub(super) fn connect(&self, path: &[String]) -> io::Result<Socket> {
+        let socket = Socket::connect(self.checked(path)?)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+
+    pub(super) fn is_mount(&self, path: &[String]) -> io::Result<bool> {
+        self.checked(path).map(|_| false)
+    }
+
+    pub(super) fn give_to_group(&self, path: &[String], _owner: GroupOwner) -> io::Result<()> {
+        self.checked(path).map(drop)
     }
 
     pub(super) fn space(&self, path: &[String]) -> io::Result<Space> {

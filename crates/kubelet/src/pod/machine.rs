@@ -243,6 +243,11 @@ impl PodState {
         self.gone || is_deleted(&self.pod)
     }
 
+    /// Whether the pod ends, whoever ends it.
+    pub(crate) fn ends(&self) -> bool {
+        self.is_ending() || self.memory.evicted.is_some() || self.memory.refused.is_some()
+    }
+
     /// Addresses of the current sandbox.
     pub(crate) fn pod_ips(&self) -> Vec<String> {
         self.observed.sandboxes.first().map(|s| s.ips.clone()).unwrap_or_default()

@@ -11,7 +11,7 @@ use crate::sources::{Data, Fetched, Kind};
 
 struct Fixture {
     dir: tempfile::TempDir,
-    root: HostRoot,
+    root: Arc<HostRoot>,
     sources: Fetched,
     tokens: Tokens,
     facts: Facts,
@@ -22,7 +22,7 @@ fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let c = dir.path().join("c");
     std::fs::create_dir(&c).unwrap();
-    let root = HostRoot::windows(NodeOs::Windows { build: 20348 }, [('C', c)]).unwrap();
+    let root = Arc::new(HostRoot::windows(NodeOs::Windows { build: 20348 }, [('C', c)]).unwrap());
     let data = |items: &[(&str, &str)]| {
         let items = items.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
         Some(Arc::new(Data { items }))
@@ -49,7 +49,14 @@ impl Fixture {
 
     fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {
         let content = Content { pod, sources: &self.sources, tokens: &self.tokens, facts: &self.facts, claims: &self.claims };
-        set_up(&self.root, &self.dirs(pod), pod, &content).map_err(|e| e.to_report_string())
+        let mut places = Places::new();
+        let ends = CancellationToken::new();
+        let done = futures::executor::block_on(self.volumes().set_up(&self.dirs(pod), pod, &content, &mut places, &ends));
+        done.map(|()| places).map_err(|e| e.to_report_string())
+    }
+
+    fn volumes(&self) -> Volumes {
+        Volumes::new(self.root.clone(), Vec::new())
     }
 
     fn read(&self, path: &str) -> String {
@@ -57,8 +64,8 @@ impl Fixture {
     }
 }
 
-#[test]
-fn contents_and_places() {
+#[tokio::test]
+async fn contents_and_places() {
     let f = fixture();
     let p = pod(json!([
         {"name": "e", "emptyDir": {}},
@@ -78,7 +85,7 @@ fn contents_and_places() {
     assert_eq!(f.read("kubernetes.io~downward-api/d/name"), "p");
     let api = |n: &str| f.read(&format!("kubernetes.io~projected/kube-api-access-x/{n}"));
     assert_eq!((api("token"), api("ca.crt"), api("namespace")), ("jwt".into(), "CA".into(), "ns".into()));
-    tear_down(&f.root, &f.dirs(&p)).unwrap();
+    f.volumes().tear_down(&f.dirs(&p)).await.unwrap();
     assert!(!f.dir.path().join("c/var/lib/kubelet/pods/u1/volumes").exists());
 }
 
@@ -159,7 +166,8 @@ fn sub_paths_pass_no_link() {
         assert!(source(1, "nope").is_err());
         // Unmounted before removal, so that the content under a mount is not taken twice.
         source(0, "a/b").unwrap();
-        remove_all(&f.root, &dirs).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(f.volumes().remove_all(&dirs)).unwrap();
         assert!(!kubelet.exists());
     });
 }

@@ -4,23 +4,20 @@ use std::time::{Duration, Instant};
 
 use cluster::EventType;
 use cri::v1;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use thiserror_ext::AsReport as _;
 
-use super::errors::{HookError, MountError, RuntimeClassError, SandboxError};
+use super::errors::{HookError, RuntimeClassError, SandboxError};
 use super::{Note, Worker, image};
 use crate::agent::key;
-use crate::claims::{self, Claims};
 use crate::cri_config;
 use crate::env::Facts;
 use crate::error::RuntimeError;
 use crate::pod::{Action, Event, Kill, Outcome, Why};
 use crate::probes;
-use crate::volumes::{self, Content};
 
 const MINIMUM_STOP: Duration = Duration::from_secs(2);
 
@@ -36,8 +33,14 @@ impl Worker {
             }
             Action::Update(update) => Some(self.update(update).await),
             Action::Observe => Some(self.observe().await),
-            Action::MountVolumes => Some(Event::VolumesMounted(self.mount_volumes().await)),
-            Action::RefreshVolumes => Some(Event::VolumesRefreshed(self.mount_volumes().await)),
+            Action::MountVolumes => {
+                self.mount_volumes(Event::VolumesMounted);
+                None
+            }
+            Action::RefreshVolumes => {
+                self.mount_volumes(Event::VolumesRefreshed);
+                None
+            }
             Action::CreateSandbox { attempt } => Some(Event::SandboxCreated(self.create_sandbox(attempt).await)),
             Action::StopSandbox { id } => Some(self.stop_sandbox(id).await),
             Action::ReportNetwork { sandbox, problem } => {
@@ -87,29 +90,6 @@ impl Worker {
             host_ips: self.agent.host_ips.clone(),
             allocatable: self.agent.allocatable.clone(),
         }
-    }
-
-    async fn set_up_volumes(&mut self) -> Result<(), MountError> {
-        let (objects, tokens) = volumes::references(&self.state.pod);
-        let sources = self.site().fetch(objects).await?;
-        let tokens = self.agent.tokens.get(&self.state.pod, &tokens, Timestamp::now()).await?;
-        let facts = self.facts();
-        if self.claims.is_none() {
-            let node = self.agent.node.get(cluster::Key::cluster(&self.agent.side.node_name));
-            self.claims = Some(claims::resolve(&self.agent.client, &self.state.pod, node.as_deref()).await?);
-        }
-        let none = Claims::new();
-        let claims = self.claims.as_ref().unwrap_or(&none);
-        let content = Content { pod: &self.state.pod, sources: &sources, tokens: &tokens, facts: &facts, claims };
-        self.places = volumes::set_up(&self.agent.root, &self.dirs, &self.state.pod, &content)?;
-        Ok(())
-    }
-
-    /// Mounts the volumes, or brings the content of mounted ones up to date; a failure leaves the old content.
-    async fn mount_volumes(&mut self) -> Outcome {
-        let Err(error) = self.set_up_volumes().await else { return Outcome::Done };
-        self.event(None, EventType::Warning, error.reason(), error.to_report_string());
-        Outcome::Failed
     }
 
     pub(super) async fn handler(&self) -> Result<String, RuntimeClassError> {
@@ -236,12 +216,11 @@ impl Worker {
     }
 
     async fn tear_down(&mut self) -> Outcome {
-        let (root, dirs) = (self.agent.root.clone(), self.dirs.clone());
-        let done = tokio::task::spawn_blocking(move || volumes::tear_down(&root, &dirs)).await;
-        if let Ok(Err(error)) = done {
+        if let Err(error) = self.agent.volumes.tear_down(&self.dirs).await {
             tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "tearing down volumes failed; trying again");
             return Outcome::Failed;
         }
+        self.places.clear();
         Outcome::Done
     }
 
@@ -254,9 +233,7 @@ impl Worker {
             tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "removing a pod from the runtime failed; trying again");
             return Outcome::Failed;
         }
-        let (root, dirs) = (self.agent.root.clone(), self.dirs.clone());
-        let done = tokio::task::spawn_blocking(move || volumes::remove_all(&root, &dirs)).await;
-        if let Ok(Err(error)) = done {
+        if let Err(error) = self.agent.volumes.remove_all(&self.dirs).await {
             tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "removing a pod's directories failed; trying again");
             return Outcome::Failed;
         }

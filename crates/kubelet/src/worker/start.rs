@@ -171,7 +171,9 @@ impl Worker {
             let source = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
             let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
             let claimed_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
-            out.push(cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true)));
+            let mut shown = cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true));
+            shown.propagation = cri_config::propagation(os, m.mount_propagation.as_deref()).into();
+            out.push(shown);
         }
         self.own_mounts(c, restarts, &mut out)?;
         Ok(out)

@@ -8,25 +8,20 @@ use std::{
 };
 
 use cluster::Key;
-use sha2::{Digest as _, Sha256};
 
 use crate::storage::{csi::AttachmentRow, rows::CsiSource};
 
 /// How long a volume of an unhealthy node may stay mounted (upstream: `maxWaitForUnmountDuration`).
 pub(super) const PATIENCE: Duration = Duration::from_secs(6 * 60);
 
-/// What the names of CSI volumes in a node's status begin with.
-const PREFIX: &str = "kubernetes.io/csi/";
-
-/// The name of a volume in a node's status (upstream: `GetUniqueVolumeName` of the CSI plug-in).
+/// The name of a volume in a node's status.
 pub(super) fn unique_name(csi: &CsiSource) -> String {
-    format!("{PREFIX}{}^{}", csi.driver, csi.handle)
+    kube_rules::csi::unique_name(&csi.driver, &csi.handle)
 }
 
-/// The name of the VolumeAttachment of a volume and a node (upstream: `getAttachmentName`).
+/// The name of the VolumeAttachment of a volume and a node.
 pub(super) fn attachment_name(csi: &CsiSource, node: &str) -> String {
-    let digest = Sha256::digest(format!("{}{}{node}", csi.handle, csi.driver));
-    digest.iter().fold("csi-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    kube_rules::csi::attachment_name(&csi.driver, &csi.handle, node)
 }
 
 /// Row of a node, as far as volumes go.
@@ -153,7 +148,7 @@ pub(super) fn plan(input: &Input<'_>) -> Plan {
     }
     if let Some(node) = input.node {
         // What others attached is theirs.
-        let foreign = node.reported.iter().filter(|name| !name.starts_with(PREFIX)).cloned();
+        let foreign = node.reported.iter().filter(|name| !name.starts_with(kube_rules::csi::PREFIX)).cloned();
         let volumes: Vec<String> = foreign.chain(reported).collect();
         if volumes != node.reported {
             plan.steps.push(Step::Report { volumes });

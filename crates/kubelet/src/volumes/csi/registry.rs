@@ -1,0 +1,332 @@
+//! Registration of drivers: sockets below `plugins_registry` (upstream pkg/kubelet/pluginmanager, csi_plugin.go `RegisterPlugin`).
+//!
+//! Inputs: the directory, looked at once a second. Outputs: the table of drivers, the CSINode. A socket that appears, or is another one than
+//! before, is asked what it is; one that is gone takes its driver with it. A plug-in that fails is asked again, ever more seldom.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use backoff::Backoff;
+use csi::registration::PluginInfo;
+use host::{FileKind, HostRoot, PodPath};
+use thiserror_ext::AsReport as _;
+use tokio::task::JoinSet;
+
+use super::Csi;
+use super::node_info::NodeInfoError;
+
+/// How often the directory is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Directories within each other that are looked into.
+const DEPTH: usize = 3;
+/// Sockets that are looked at.
+const MAX_SOCKETS: usize = 256;
+const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The type of plug-ins that are drivers.
+const DRIVER: &str = "CSIPlugin";
+
+/// A driver that is known.
+pub(super) struct Registered {
+    pub driver: csi::Driver,
+    /// The socket by which it made itself known.
+    socket: PodPath,
+    version: (u64, u64, u64),
+}
+
+/// Why a plug-in is not registered.
+#[derive(Debug, thiserror::Error)]
+enum RegisterError {
+    #[error("no handler registered for plugin type: {kind} at socket {socket}")]
+    Kind { kind: String, socket: PodPath },
+    #[error("{0:?} is no name of a CSI driver: at most 63 letters, digits, dashes and dots")]
+    Name(String),
+    #[error("CSI driver {name:?} supports the versions {versions:?}; this node agent speaks 1.x")]
+    Version { name: String, versions: Vec<String> },
+    #[error("CSI driver {name:?} is registered already, by {socket}, with a version that is no lower")]
+    Twice { name: String, socket: PodPath },
+    #[error("the endpoint {endpoint:?} is no path of this node")]
+    Endpoint { endpoint: String, source: host::HostError },
+    #[error(transparent)]
+    Call(#[from] csi::Error),
+    #[error(transparent)]
+    Node(#[from] NodeInfoError),
+}
+
+/// When a socket was made: another one of the same name has another stamp.
+type Stamp = (SystemTime, u64);
+
+enum State {
+    Asking,
+    /// It is a driver.
+    Known,
+    /// It is no driver, or a failed one; when to ask again.
+    Failed {
+        again: Instant,
+        backoff: Backoff,
+    },
+}
+
+struct Socket {
+    stamp: Stamp,
+    state: State,
+    /// The driver that it brought.
+    name: Option<String>,
+}
+
+/// What is to be done about the sockets, in order.
+#[derive(Debug, PartialEq)]
+enum Step {
+    Ask(PodPath),
+    Forget(PodPath),
+}
+
+/// Compares what is known with what is there: pure.
+fn plan(known: &BTreeMap<PodPath, Socket>, there: &BTreeMap<PodPath, Stamp>, now: Instant) -> Vec<Step> {
+    let gone = known.iter().filter(|(path, socket)| there.get(*path).is_none() && !matches!(socket.state, State::Asking));
+    let asked = there.iter().filter(|(path, stamp)| match known.get(*path) {
+        None => true,
+        Some(Socket { state: State::Asking, .. }) => false,
+        Some(socket) if socket.stamp != **stamp => true,
+        Some(Socket { state: State::Failed { again, .. }, .. }) => *again <= now,
+        Some(_) => false,
+    });
+    gone.map(|(path, _)| Step::Forget(path.clone())).chain(asked.map(|(path, _)| Step::Ask(path.clone()))).collect()
+}
+
+/// Keeps the table of drivers, for ever. `news` is called when a driver came.
+pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
+    let Ok(dir) = csi.dir.join("plugins_registry") else { return };
+    let mut waits = Backoff::new(WAITS.0, WAITS.1);
+    while let Err(error) = csi.ensure_csi_node().await {
+        tracing::warn!(node = csi.node_name, error = %error.as_report(), "making the node's CSINode failed; trying again");
+        tokio::time::sleep(waits.next_delay()).await;
+    }
+    if let Err(error) = csi.root.create_dir_all(&dir, 0o750) {
+        tracing::error!(%dir, error = %error.as_report(), "making the directory of plug-ins failed; no CSI driver can register");
+    }
+    let mut known: BTreeMap<PodPath, Socket> = BTreeMap::new();
+    let mut asking = JoinSet::new();
+    loop {
+        let there = sockets(&csi.root, &dir);
+        for step in plan(&known, &there, Instant::now()) {
+            match step {
+                Step::Forget(path) => {
+                    if let Some(name) = known.remove(&path).and_then(|socket| socket.name) {
+                        csi.deregister(&name, &path).await;
+                    }
+                }
+                Step::Ask(path) => {
+                    let stamp = there[&path];
+                    let (backoff, name) = match known.remove(&path) {
+                        Some(Socket { state: State::Failed { backoff, .. }, name, .. }) => (backoff, name),
+                        before => (Backoff::new(WAITS.0, WAITS.1), before.and_then(|socket| socket.name)),
+                    };
+                    known.insert(path.clone(), Socket { stamp, state: State::Asking, name });
+                    let csi = csi.clone();
+                    asking.spawn(async move {
+                        let answer = csi.register(&path).await;
+                        (path, answer, backoff)
+                    });
+                }
+            }
+        }
+        tokio::select! {
+            Some(done) = asking.join_next() => {
+                let (path, answer, backoff) = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                if let Ok(name) = &answer
+                    && let Some(former) = known.get(&path).and_then(|socket| socket.name.clone()).filter(|former| former != name)
+                {
+                    csi.deregister(&former, &path).await;
+                }
+                if settle(&mut known, path, answer, backoff) {
+                    news();
+                }
+            }
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+/// Notes what became of a socket that was asked. Returns whether a driver came.
+fn settle(known: &mut BTreeMap<PodPath, Socket>, path: PodPath, answer: Result<String, RegisterError>, mut backoff: Backoff) -> bool {
+    let Some(socket) = known.get_mut(&path) else { return false };
+    match answer {
+        Ok(name) => {
+            tracing::info!(driver = name, socket = %path, "a CSI driver registered");
+            socket.state = State::Known;
+            socket.name = Some(name);
+            true
+        }
+        Err(error) => {
+            tracing::warn!(socket = %path, error = %error.as_report(), "a plug-in was not registered; asking it again later");
+            socket.state = State::Failed { again: Instant::now() + backoff.next_delay(), backoff };
+            false
+        }
+    }
+}
+
+/// The sockets in a directory.
+fn sockets(root: &HostRoot, dir: &PodPath) -> BTreeMap<PodPath, Stamp> {
+    let mut found = BTreeMap::new();
+    collect(root, dir, 0, &mut found);
+    found
+}
+
+fn collect(root: &HostRoot, dir: &PodPath, depth: usize, found: &mut BTreeMap<PodPath, Stamp>) {
+    for (name, kind) in root.read_dir(dir).unwrap_or_default() {
+        let Ok(path) = dir.join(&name) else { continue };
+        // Windows shows a socket as a file of no kind.
+        let is_socket = kind == FileKind::Socket || root.os().is_windows() && kind == FileKind::File && name.ends_with(".sock");
+        if kind == FileKind::Directory && depth < DEPTH && !name.starts_with('.') {
+            collect(root, &path, depth + 1, found);
+        } else if is_socket
+            && !name.starts_with('.')
+            && found.len() < MAX_SOCKETS
+            && let Some(stamp) = stamp(root, &path)
+        {
+            found.insert(path, stamp);
+        }
+    }
+}
+
+fn stamp(root: &HostRoot, path: &PodPath) -> Option<Stamp> {
+    let metadata = root.resolve(path).ok()?.handle.metadata().ok()?;
+    #[cfg(unix)]
+    let number = std::os::unix::fs::MetadataExt::ino(&metadata);
+    #[cfg(not(unix))]
+    let number = 0;
+    Some((metadata.modified().ok()?, number))
+}
+
+/// The highest version that the agent speaks.
+fn version(versions: &[String]) -> Option<(u64, u64, u64)> {
+    let parse = |text: &String| {
+        let mut parts = text.trim_start_matches('v').split('.').map(|part| part.parse::<u64>());
+        let version = (parts.next()?.ok()?, parts.next().unwrap_or(Ok(0)).ok()?, parts.next().unwrap_or(Ok(0)).ok()?);
+        (version.0 == 1 && parts.next().is_none()).then_some(version)
+    };
+    versions.iter().filter_map(parse).max()
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    name.len() <= 63 && name.chars().all(plain) && ends(name.chars().next()) && ends(name.chars().last())
+}
+
+impl Csi {
+    /// How to reach a socket of the node.
+    fn connector(
+        &self,
+        path: &PodPath,
+    ) -> impl Fn() -> futures::future::BoxFuture<'static, std::io::Result<csi::Stream>> + Clone + Send + 'static + use<> {
+        let (root, path) = (self.root.clone(), path.clone());
+        move || {
+            let (root, path) = (root.clone(), path.clone());
+            Box::pin(async move {
+                let connected = tokio::task::spawn_blocking(move || root.connect(&path)).await;
+                let socket = connected.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                csi::Stream::from_std(socket.map_err(|error| std::io::Error::other(error.to_report_string()))?)
+            })
+        }
+    }
+
+    /// Asks a socket what it is, and takes its driver in. Returns the driver's name.
+    async fn register(&self, socket: &PodPath) -> Result<String, RegisterError> {
+        let registrar = csi::Registrar::new(self.connector(socket));
+        let info = registrar.info().await?;
+        let taken = self.take(&info, socket).await;
+        let refusal = taken.as_ref().err().map(|error| error.to_report_string());
+        if let Err(error) = registrar.notify(refusal).await {
+            tracing::warn!(socket = %socket, %error, "telling a plug-in what became of its registration failed");
+        }
+        taken.map(|()| info.name)
+    }
+
+    async fn take(&self, info: &PluginInfo, socket: &PodPath) -> Result<(), RegisterError> {
+        if info.r#type != DRIVER {
+            return Err(RegisterError::Kind { kind: info.r#type.clone(), socket: socket.clone() });
+        }
+        let name = &info.name;
+        if !is_name(name) {
+            return Err(RegisterError::Name(name.chars().take(63).collect()));
+        }
+        let found = version(&info.supported_versions);
+        let versions = || info.supported_versions.iter().take(8).cloned().collect();
+        let version = found.ok_or_else(|| RegisterError::Version { name: name.clone(), versions: versions() })?;
+        let endpoint = match info.endpoint.strip_prefix("unix://").unwrap_or(&info.endpoint) {
+            "" => socket.clone(),
+            path => self.root.parse(path).map_err(|source| RegisterError::Endpoint { endpoint: path.to_owned(), source })?,
+        };
+        let driver = csi::Driver::new(self.connector(&endpoint));
+        if let Some(other) = self.registered().get(name).filter(|other| other.socket != *socket && other.version >= version) {
+            return Err(RegisterError::Twice { name: name.clone(), socket: other.socket.clone() });
+        }
+        let about = driver.info().await?;
+        self.install(name, &about).await?;
+        self.registered().insert(name.clone(), Registered { driver, socket: socket.clone(), version });
+        Ok(())
+    }
+
+    async fn deregister(&self, name: &str, socket: &PodPath) {
+        {
+            let mut registered = self.registered();
+            // Another socket may have taken the name over.
+            if registered.get(name).is_none_or(|known| known.socket != *socket) {
+                return;
+            }
+            registered.remove(name);
+        }
+        tracing::info!(driver = name, %socket, "the socket of a CSI driver is gone");
+        if let Err(error) = self.uninstall(name).await {
+            tracing::warn!(driver = name, error = %error.as_report(), "taking a CSI driver out of the node's CSINode failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use host::NodeOs;
+
+    use super::*;
+
+    fn path(name: &str) -> PodPath {
+        PodPath::parse(NodeOs::Linux, &format!("/r/{name}")).unwrap()
+    }
+
+    #[test]
+    fn a_socket_is_asked_when_it_is_new_or_another_or_failed() {
+        let now = Instant::now();
+        let at = |seconds: u64| (SystemTime::UNIX_EPOCH + Duration::from_secs(seconds), 1);
+        let failed = |again| State::Failed { again, backoff: Backoff::new(WAITS.0, WAITS.1) };
+        let states = [
+            ("gone", State::Known),
+            ("same", State::Known),
+            ("other", State::Known),
+            ("late", failed(now + LOOK)),
+            ("due", failed(now)),
+            ("busy", State::Asking),
+            ("busy-gone", State::Asking),
+        ];
+        let known = states.into_iter().map(|(name, state)| (path(name), Socket { stamp: at(1), state, name: None })).collect();
+        let there = ["same", "other", "late", "due", "busy", "new"].map(|name| (path(name), at(if name == "other" { 2 } else { 1 })));
+        let steps = plan(&known, &there.into(), now);
+        let ask = |name| Step::Ask(path(name));
+        assert_eq!(steps, [Step::Forget(path("gone")), ask("due"), ask("new"), ask("other")]);
+    }
+
+    #[test]
+    fn versions_and_names_are_checked() {
+        let of = |list: &[&str]| version(&list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["1.0.0", "1.10.0", "1.9.0", "2.0.0"]), Some((1, 10, 0)));
+        assert_eq!(of(&["v1.2"]), Some((1, 2, 0)));
+        for none in [&["0.3.0"][..], &["2.0"], &["1.x"], &[""], &[], &["1.0.0.0"]] {
+            assert_eq!(of(none), None, "{none:?}");
+        }
+        assert!(is_name("disk.csi.azure.com") && is_name("A-1"));
+        for wrong in ["", "a/b", "..", ".a", "a.", "ä", &"a".repeat(64)] {
+            assert!(!is_name(wrong), "{wrong}");
+        }
+    }
+}

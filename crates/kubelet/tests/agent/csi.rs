@@ -1,0 +1,267 @@
+//! Volumes of CSI drivers: the agent and a driver, with the test in the place of controllers and attacher.
+
+use std::collections::BTreeMap;
+
+use host::NodeOs;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use test_lab::csi::{Driver, Options};
+use tonic::Code;
+
+use crate::common::World;
+
+const NAME: &str = "disk.example.com";
+
+async fn linux_world() -> World {
+    let mut world = World::new().await;
+    world.os = NodeOs::Linux;
+    std::fs::create_dir_all(world.drive().join("etc")).unwrap();
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world
+}
+
+impl World {
+    fn start_driver(&self, options: Options) -> Driver {
+        Driver::start(&self.drive(), options, Default::default())
+    }
+
+    async fn csi_node(&self) -> Value {
+        let found = Api::<CSINode>::all(self.admin()).get_opt("win01").await.unwrap();
+        found.map(|node| json!(node)).unwrap_or_default()
+    }
+
+    async fn registered(&self, name: &str) {
+        let listed = async || self.csi_node().await["spec"]["drivers"].as_array().is_some_and(|all| all.iter().any(|driver| driver["name"] == name));
+        self.eventually("the driver in the CSINode", listed).await;
+    }
+
+    async fn csi_driver(&self, spec: Value) {
+        let object = serde_json::from_value(json!({"metadata": {"name": NAME}, "spec": spec})).unwrap();
+        Api::<CSIDriver>::all(self.admin()).create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// A volume, and a claim that is bound to it, both called `name`.
+    async fn claim(&self, name: &str, csi: Value) {
+        let mut source = json!({"driver": NAME, "volumeHandle": format!("handle-{name}"), "fsType": "ext4"});
+        csi.as_object().unwrap().iter().for_each(|(key, value)| source[key] = value.clone());
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.admin(), "default");
+        let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": name,
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        let made = claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+        let volume = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "csi": source,
+            "mountOptions": ["noatime"], "claimRef": {"namespace": "default", "name": name, "uid": made.metadata.uid}}});
+        Api::<PersistentVolume>::all(self.admin()).create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+        let bound = json!({"status": {"phase": "Bound"}});
+        claims.patch_status(name, &PatchParams::default(), &Patch::Merge(bound)).await.unwrap();
+    }
+
+    async fn pod_with_claim(&self, name: &str, claim: &str) {
+        self.pod(
+            name,
+            json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+                "containers": [{"name": "c", "image": "serve:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}),
+        )
+        .await;
+    }
+
+    async fn in_use(&self) -> Vec<String> {
+        self.node().await.and_then(|node| node.status).and_then(|status| status.volumes_in_use).unwrap_or_default()
+    }
+
+    /// What the controllers and the driver's attacher do.
+    async fn attach(&self, claim: &str) {
+        let handle = format!("handle-{claim}");
+        let unique = kube_rules::csi::unique_name(NAME, &handle);
+        self.eventually("the volume in use", async || self.in_use().await.contains(&unique)).await;
+        let name = kube_rules::csi::attachment_name(NAME, &handle, "win01");
+        let object = json!({"metadata": {"name": name}, "spec": {"attacher": NAME, "nodeName": "win01", "source": {"persistentVolumeName": claim}}});
+        let attachments: Api<VolumeAttachment> = Api::all(self.admin());
+        attachments.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+        let status = json!({"status": {"attached": true, "attachmentMetadata": {"lun": "4"}}});
+        attachments.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+        let attached = json!({"status": {"volumesAttached": [{"name": unique, "devicePath": ""}]}});
+        Api::<Node>::all(self.admin()).patch_status("win01", &PatchParams::default(), &Patch::Merge(attached)).await.unwrap();
+    }
+
+    async fn delete(&self, pod: &str) {
+        self.pods().delete(pod, &DeleteParams::default()).await.unwrap();
+        self.eventually("pod gone", async || self.pods().get_opt(pod).await.unwrap().is_none()).await;
+    }
+
+    async fn uid(&self, pod: &str) -> String {
+        self.pods().get(pod).await.unwrap().metadata.uid.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_driver_comes_and_goes() {
+    let world = linux_world().await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    world.eventually("the driver told", async || driver.state().registrations == [(true, String::new())]).await;
+    let node = world.csi_node().await;
+    assert_eq!(node["metadata"]["ownerReferences"][0]["uid"], json!(world.node().await.unwrap().metadata.uid));
+    let wanted = json!([{"name": NAME, "nodeID": "node-1", "topologyKeys": ["topology.example.com/rack"], "allocatable": {"count": 7}}]);
+    assert_eq!(node["spec"]["drivers"], wanted);
+    let meta = world.node().await.unwrap().metadata;
+    assert_eq!(meta.labels.unwrap()["topology.example.com/rack"], "r1");
+    assert_eq!(meta.annotations.unwrap()["csi.volume.kubernetes.io/nodeid"], format!("{{\"{NAME}\":\"node-1\"}}"));
+
+    drop(driver);
+    world.eventually("the CSINode empty", async || world.csi_node().await["spec"]["drivers"] == json!([])).await;
+    let unknown = async || !world.node().await.unwrap().metadata.annotations.unwrap().contains_key("csi.volume.kubernetes.io/nodeid");
+    world.eventually("the annotation gone", unknown).await;
+
+    // What is no driver is told so.
+    let other = world.start_driver(Options { kind: "DRAPlugin".into(), ..Options::new("gpu.example.com") });
+    let told =
+        async || other.state().registrations.iter().any(|(done, why)| !done && why.starts_with("no handler registered for plugin type: DRAPlugin"));
+    world.eventually("the refusal", told).await;
+    let old = world.start_driver(Options { versions: vec!["0.3.0".into()], ..Options::new("old.example.com") });
+    world.eventually("the refusal", async || old.state().registrations.iter().any(|(_, why)| why.contains("speaks 1.x"))).await;
+    assert_eq!(world.csi_node().await["spec"]["drivers"], json!([]));
+}
+
+#[tokio::test]
+async fn a_volume_is_attached_staged_once_and_published_to_each_pod() {
+    let world = linux_world().await;
+    world.secret("stage", json!({"user": "u"})).await;
+    world.secret("publish", json!({"password": "p"})).await;
+    world.csi_driver(json!({"podInfoOnMount": true, "tokenRequests": [{"audience": "vault"}]})).await;
+    let secret = |name: &str| json!({"name": name, "namespace": "default"});
+    let source = json!({"volumeAttributes": {"size": "big"}, "nodeStageSecretRef": secret("stage"), "nodePublishSecretRef": secret("publish")});
+    world.claim("v", source).await;
+    world.pod_with_claim("one", "v").await;
+    world.attach("v").await;
+    let missing = format!(
+        "FailedMount: MountVolume.SetUp failed for volume \"v\" : kubernetes.io/csi: driver name {NAME} not found in the list of registered CSI drivers"
+    );
+    world.until_event(&missing).await;
+    // A pod that waits for a driver starts when it comes.
+    let driver = world.start_driver(Options::new(NAME));
+    world.until_running("one").await;
+
+    let uid = world.uid("one").await;
+    let staging = format!("/var/lib/kubelet/plugins/kubernetes.io/csi/{NAME}/{}/globalmount", kube_rules::csi::digest("handle-v"));
+    let stage = driver.calls("NodeStageVolume").remove(0);
+    assert_eq!(stage["staging"], staging);
+    assert_eq!((&stage["secrets"], &stage["published"]), (&json!({"user": "u"}), &json!({"lun": "4"})));
+    assert_eq!(stage["capability"], json!({"mode": "SINGLE_NODE_WRITER", "fsType": "ext4", "options": ["noatime"], "group": ""}));
+    assert_eq!(stage["context"], json!({"size": "big"}));
+    let publish = driver.calls("NodePublishVolume").remove(0);
+    let target = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/v/mount");
+    assert_eq!((&publish["target"], &publish["staging"]), (&json!(target), &json!(staging)));
+    assert_eq!((&publish["secrets"], &publish["readonly"]), (&json!({"password": "p"}), &json!(false)));
+    let context = &publish["context"];
+    assert_eq!((&context["csi.storage.k8s.io/pod.name"], &context["csi.storage.k8s.io/ephemeral"]), (&json!("one"), &json!("false")));
+    let tokens: Value = serde_json::from_str(context["csi.storage.k8s.io/serviceAccount.tokens"].as_str().unwrap()).unwrap();
+    assert!(tokens["vault"]["token"].as_str().unwrap().split('.').count() == 3 && tokens["vault"]["expirationTimestamp"].is_string(), "{tokens}");
+    let data: BTreeMap<String, String> =
+        serde_json::from_slice(&std::fs::read(world.drive().join(&target[1..]).with_file_name("vol_data.json")).unwrap()).unwrap();
+    assert_eq!(data["specVolID"], "v");
+    assert_eq!(data["attachmentID"], kube_rules::csi::attachment_name(NAME, "handle-v", "win01"));
+    assert_eq!((data["volumeLifecycleMode"].as_str(), data["nodeName"].as_str()), ("Persistent", "win01"));
+    let mounts = world.runtime.state.lock().unwrap().named("c").remove(0).config.mounts;
+    assert!(mounts.iter().any(|mount| mount.container_path == "/data" && mount.host_path == target), "{mounts:?}");
+
+    // The second pod shares the staging; the first's end leaves it.
+    world.pod_with_claim("two", "v").await;
+    world.until_running("two").await;
+    world.delete("one").await;
+    assert!(!world.drive().join("var/lib/kubelet/pods").join(uid).exists());
+    assert_eq!((driver.calls("NodeStageVolume").len(), driver.calls("NodeUnstageVolume").len()), (1, 0));
+    assert_eq!(world.in_use().await.len(), 1);
+    world.delete("two").await;
+    assert_eq!(driver.calls("NodeUnstageVolume").len(), 1);
+    assert!(driver.state().published.is_empty() && driver.state().staged.is_empty());
+    assert!(!world.drive().join(&staging[1..]).parent().unwrap().exists());
+    world.eventually("nothing in use", async || world.in_use().await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_inline_volume_lives_with_its_pod() {
+    let world = linux_world().await;
+    world.csi_driver(json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"]})).await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    let spec = json!({"volumes": [{"name": "data", "csi": {"driver": NAME, "readOnly": true, "volumeAttributes": {"a": "b"}}}],
+        "containers": [{"name": "c", "image": "serve:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]});
+    world.pod("web", spec.clone()).await;
+    let refused = "FailedMount: MountVolume.SetUp failed for volume \"data\" : kubernetes.io/csi: volume mode \"Ephemeral\" not supported by \
+                   driver disk.example.com (only supports [\"Persistent\"])";
+    world.until_event(refused).await;
+    world.delete("web").await;
+    let drivers: Api<CSIDriver> = Api::all(world.admin());
+    drivers.delete(NAME, &DeleteParams::default()).await.unwrap();
+    world.csi_driver(json!({"attachRequired": false, "volumeLifecycleModes": ["Ephemeral"]})).await;
+    world.pod("web", spec).await;
+    world.until_running("web").await;
+    let publish = driver.calls("NodePublishVolume").remove(0);
+    assert_eq!(publish["volume"], kube_rules::csi::inline_handle(&world.uid("web").await, "data"));
+    assert_eq!((&publish["readonly"], &publish["staging"]), (&json!(true), &json!("")));
+    assert!(driver.calls("NodeStageVolume").is_empty() && world.in_use().await.is_empty());
+    world.delete("web").await;
+    assert!(driver.state().published.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_driver_refuses_is_told_and_tried_again() {
+    let world = linux_world().await;
+    world.csi_driver(json!({"attachRequired": false})).await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    driver.fail("NodeStageVolume", 1, Code::Internal, "no medium");
+    driver.fail("NodePublishVolume", 1, Code::InvalidArgument, "bad option");
+    world.claim("v", json!({})).await;
+    world.pod_with_claim("web", "v").await;
+    world.until_running("web").await;
+    world.until_event("FailedMount: MountVolume.MountDevice failed for volume \"v\" : rpc error: code = Internal desc = no medium").await;
+    world.until_event("FailedMount: MountVolume.SetUp failed for volume \"v\" : rpc error: code = InvalidArgument desc = bad option").await;
+    // The pod stays until its volume is down.
+    driver.fail("NodeUnpublishVolume", 2, Code::Internal, "busy");
+    world.delete("web").await;
+    assert_eq!(driver.calls("NodeUnpublishVolume").len(), 3);
+    assert!(driver.state().staged.is_empty());
+}
+
+#[tokio::test]
+async fn the_next_agent_takes_down_what_the_last_one_left() {
+    let mut world = linux_world().await;
+    world.csi_driver(json!({})).await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    world.claim("v", json!({})).await;
+    world.claim("w", json!({})).await;
+    world.pod_with_claim("stays", "v").await;
+    world.attach("v").await;
+    world.until_running("stays").await;
+    world.stop_agent().await;
+    let state = driver.shared();
+    drop(driver);
+    // A volume that was staged for a pod of which nothing is left.
+    let orphan = world.drive().join(format!("var/lib/kubelet/plugins/kubernetes.io/csi/{NAME}/{}", kube_rules::csi::digest("handle-w")));
+    std::fs::create_dir_all(orphan.join("globalmount")).unwrap();
+    std::fs::write(orphan.join("vol_data.json"), format!("{{\"driverName\":\"{NAME}\",\"volumeHandle\":\"handle-w\"}}\n")).unwrap();
+    world.start_agent();
+    let names = [kube_rules::csi::unique_name(NAME, "handle-v"), kube_rules::csi::unique_name(NAME, "handle-w")];
+    world.eventually("both in use", async || world.in_use().await == names).await;
+    let driver = Driver::start(&world.drive(), Options::new(NAME), state);
+    world.eventually("the orphan gone", async || !orphan.exists()).await;
+    assert_eq!(driver.calls("NodeUnstageVolume").iter().map(|call| call["volume"].clone()).collect::<Vec<_>>(), ["handle-w"]);
+    world.eventually("one in use", async || world.in_use().await == names[..1]).await;
+    // The pod that stays is published again, which drivers take for what it is, and its container runs on.
+    world.eventually("published again", async || driver.calls("NodePublishVolume").len() == 2).await;
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 1);
+
+    // A pod that the API server forgets while no agent runs.
+    world.stop_agent().await;
+    let force = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    world.pods().delete("stays", &force).await.unwrap();
+    world.start_agent();
+    world.eventually("all down", async || driver.state().published.is_empty() && driver.state().staged.is_empty()).await;
+    world.eventually("nothing in use", async || world.in_use().await.is_empty()).await;
+}
