@@ -390,9 +390,12 @@ impl Speaker {
     }
 }
 
+/// Makes what is told of a group of prefixes.
+type Make<'a> = Box<dyn FnOnce() -> Option<Told> + 'a>;
+
 impl Rib {
     /// Which routes a prefix is told together with, and how to make what is told. None: it is not told.
-    fn group<'a>(&'a self, rules: &'a Rules, prefix: &'a IpNet) -> Option<(usize, Box<dyn FnOnce() -> Option<Told> + 'a>)> {
+    fn group<'a>(&'a self, rules: &'a Rules, prefix: &'a IpNet) -> Option<(usize, Make<'a>)> {
         if self.own().contains(prefix) {
             return Some((0, Box::new(|| rules.own(prefix))));
         }

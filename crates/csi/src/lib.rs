@@ -9,13 +9,13 @@ mod data;
 mod error;
 
 /// Messages of the Container Storage Interface 1.x.
-#[allow(unused_qualifications, clippy::all)]
+#[allow(unused_qualifications, clippy::all, clippy::too_many_lines)]
 pub mod v1 {
     tonic::include_proto!("csi.v1");
 }
 
 /// Messages of the registration of plug-ins.
-#[allow(unused_qualifications, clippy::all)]
+#[allow(unused_qualifications, clippy::all, clippy::too_many_lines)]
 pub mod registration {
     tonic::include_proto!("pluginregistration");
 }

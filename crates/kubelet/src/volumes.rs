@@ -31,7 +31,7 @@ pub(crate) struct SetUpError {
 #[error("failed to prepare subPath for volumeMount {volume:?}")]
 pub(crate) struct SubPathError {
     volume: String,
-    source: VolumeError,
+    source: Box<VolumeError>,
 }
 
 /// Why a volume has no place on the node, or not its content.
@@ -200,7 +200,7 @@ pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>,
     if sub_path.is_empty() {
         return Ok(mount.path.clone());
     }
-    prepare_sub_path(root, dirs, mount, sub_path).map_err(|source| SubPathError { volume: mount.volume.name.clone(), source })
+    prepare_sub_path(root, dirs, mount, sub_path).map_err(|source| SubPathError { volume: mount.volume.name.clone(), source: Box::new(source) })
 }
 
 fn prepare_sub_path(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, VolumeError> {

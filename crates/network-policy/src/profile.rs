@@ -149,6 +149,9 @@ impl fmt::Display for ProfileRule {
     }
 }
 
+/// Whether a group has an address (with a port).
+pub type Has<'a> = dyn Fn(&GroupKey, IpAddr, Option<(Protocol, u16)>) -> bool + 'a;
+
 /// The rules of one direction: first `admin`, then `rest`, and then `end` decides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Profile {
@@ -198,12 +201,7 @@ impl Profile {
     }
 
     /// What becomes of a packet with this peer and destination. `has` says whether a group has an address (with a port).
-    pub fn decide(
-        &self,
-        peer: IpAddr,
-        destination: (IpAddr, Option<(Protocol, u16)>),
-        has: &dyn Fn(&GroupKey, IpAddr, Option<(Protocol, u16)>) -> bool,
-    ) -> (Action, &Origin) {
+    pub fn decide(&self, peer: IpAddr, destination: (IpAddr, Option<(Protocol, u16)>), has: &Has<'_>) -> (Action, &Origin) {
         let matches = |rule: &&ProfileRule| {
             let peer_fits = rule.peers.as_ref().is_none_or(|peers| peers.iter().any(|group| has(group, peer, None)));
             let ports_fit = rule.ports.as_ref().is_none_or(|ports| {

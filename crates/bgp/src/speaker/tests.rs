@@ -47,6 +47,9 @@ fn config(own: u8, peers: &[(u8, u32)]) -> Config {
 /// A connection: who opened it, who was asked.
 type Pair = (IpAddr, IpAddr);
 
+/// A connection by its ends and its number.
+type Numbered = (Pair, u64);
+
 #[derive(Default)]
 struct World {
     now: Time,
@@ -54,7 +57,7 @@ struct World {
     connections: BTreeMap<Pair, u64>,
     numbers: u64,
     /// For whom, of which connection, what.
-    queue: VecDeque<(IpAddr, Option<(Pair, u64)>, Input)>,
+    queue: VecDeque<(IpAddr, Option<Numbered>, Input)>,
     notes: Vec<String>,
     /// Messages that announce or withdraw routes.
     updates: usize,

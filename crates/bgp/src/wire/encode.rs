@@ -139,7 +139,7 @@ fn as_path(path: &[Segment], four_octet: bool) -> Vec<Option<PathAttribute>> {
 }
 
 /// Prefixes that fit beside `rest` bytes of one message.
-fn chunks<'a>(prefixes: &'a [IpNet], rest: usize) -> impl Iterator<Item = &'a [IpNet]> {
+fn chunks(prefixes: &[IpNet], rest: usize) -> impl Iterator<Item = &[IpNet]> {
     let length = if prefixes.iter().any(|prefix| prefix.addr().is_ipv6()) { 17 } else { 5 };
     prefixes.chunks((LONGEST.saturating_sub(rest) / length).max(1))
 }

@@ -25,6 +25,7 @@ fn no_defaults() -> NodeConfig {
             service_cidr: "10.97.0.0/16".parse().ok(),
             lan: "10.240.0.0/24".parse().ok(),
             network: "l3".to_owned(),
+            network_policy: true,
             flannel_net_conf: "/net-conf.json".into(),
             flannel_subnet_env: "/run/flannel/subnet.env".into(),
             service_interface: "svc0".into(),

@@ -166,7 +166,8 @@ impl Csi {
             let Some(patch) = node_patch(&node, name, info)? else { break };
             match nodes.patch(&self.node_name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Err(error) if cluster::is_conflict(&error) && attempt < ATTEMPTS => {}
-                other => return Ok(drop(other?)),
+                Err(error) => return Err(error.into()),
+                Ok(_) => break,
             }
         }
         Ok(())
