@@ -2,7 +2,7 @@
 //!
 //! One key is ours: with `routed`, packet filters and Services of the node apply between its own pods. Where bridge
 //! netfilter does that already (`bridge-nf-call-iptables`), nothing more is needed; where it is off, as on stock Debian,
-//! the bridge's ports are isolated and the node answers ARP and forwards between them.
+//! the bridge's ports are isolated, and the node forwards between them: it answers ARP for its pods, and in IPv6 they send everything to it.
 //! Not here: VLANs; a configuration that asks for them is refused.
 
 use ipnet::IpNet;
@@ -14,7 +14,8 @@ use serde::Deserialize;
 use crate::fold::fold_map;
 use crate::ipam;
 use crate::links::{
-    Found, check_mac, check_pair, collect_pairs, configure, detach, drifted, mac_text, make_pair, must_find, net, open_sandbox, switch,
+    Found, Neighbours, check_mac, check_pair, collect_pairs, configure_as, detach, drifted, first_host, mac_text, make_pair, must_find, net,
+    open_sandbox, prepare_ipv6, switch,
 };
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, IpConfig, Route, code};
@@ -135,12 +136,14 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, near: 
         result = answer.ok_or_else(|| CniError::config("IPAM plugin returned missing IP config"))?;
         complete(config, &mut result);
     }
-    let link = configure(request, &inside, &result)?;
+    prepare_ipv6(request, sandbox, &result)?;
+    let neighbours = if config.isolates_ports() { Neighbours::Ipv6ByGateway } else { Neighbours::OnLink };
+    let link = configure_as(request, &inside, &result, neighbours)?;
     if config.is_gateway {
         make_gateway(host, config, bridge, &result.ips)?;
     }
     if config.ip_masq {
-        result.ips.iter().try_for_each(|ip| masquerade::ensure(&request.config.name, ip.address.trunc()))?;
+        masquerade::ensure(&request.config.name, result.ips.iter().map(|ip| ip.address.trunc()))?;
     }
     for ip in &result.ips {
         // A former pod may have had the address with another MAC.
@@ -168,7 +171,7 @@ fn complete(config: &Config, result: &mut AddResult) {
     for ip in &mut result.ips {
         ip.interface = Some(2);
         if config.is_gateway && ip.gateway.is_none() {
-            ip.gateway = ip.address.hosts().next();
+            ip.gateway = Some(first_host(ip.address));
         }
     }
     if config.is_default_gateway {
@@ -197,6 +200,9 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
         host.set_promiscuous(link.index, true).map_err(net)?;
     }
     if !link.up {
+        if config.isolates_ports() {
+            without_detection(name)?;
+        }
         host.set_up(link.index).map_err(net)?;
     }
     if config.isolates_ports() {
@@ -210,6 +216,15 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
         switch(&format!("net.ipv4.conf.{name}.send_redirects"), "0")?;
     }
     must_find(host, name)
+}
+
+/// Lets the bridge look for pods at once, not after a second of detection: nobody else has its address.
+fn without_detection(bridge: &str) -> Result<(), CniError> {
+    match sysctl::set(&format!("net.ipv6.conf.{}.dad_transmits", bridge.replace('.', "/")), "0") {
+        // A kernel without IPv6.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        done => done.map_err(|e| CniError::io(format_args!("prepare bridge {bridge:?}"), &e)),
+    }
 }
 
 /// Puts the host's end on the bridge.

@@ -1,7 +1,9 @@
 //! Links of a pod, as the plug-ins for Linux make and find them.
 
+use std::net::IpAddr;
 use std::path::Path;
 
+use ipnet::IpNet;
 use linux_sys::netlink::{Link, NetlinkError, Route as KernelRoute, Rtnl, Veth};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
@@ -107,11 +109,46 @@ pub(crate) fn must_find(rtnl: &Rtnl, name: &str) -> Result<Link, CniError> {
     rtnl.link(name).map_err(net)?.ok_or_else(|| CniError::new(code::IO, format!("link {name} vanished while it was set up")))
 }
 
+/// The first address of a subnet behind its own, a gateway's.
+pub(crate) fn first_host(subnet: IpNet) -> IpAddr {
+    match subnet.network() {
+        IpAddr::V4(network) => IpAddr::V4(u32::from(network).wrapping_add(1).into()),
+        IpAddr::V6(network) => IpAddr::V6(u128::from(network).wrapping_add(1).into()),
+    }
+}
+
+/// How a pod reaches others of its subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Neighbours {
+    /// Directly.
+    OnLink,
+    /// Those of IPv6 through the gateway alone, for a node that answers for its pods in IPv4 (ARP) and not in IPv6.
+    Ipv6ByGateway,
+}
+
+/// IPv6 on the pod's end, before it is up: what the node says in advertisements or redirects is not followed, since addresses and routes are
+/// the plug-in's.
+pub(crate) fn prepare_ipv6(request: &Request, sandbox: &NetNs, result: &AddResult) -> Result<(), CniError> {
+    if !result.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        return Ok(());
+    }
+    let name = request.ifname.replace('.', "/");
+    let set = || ["disable_ipv6", "accept_ra", "accept_redirects"].iter().try_for_each(|key| switch(&format!("net.ipv6.conf.{name}.{key}"), "0"));
+    sandbox.run(set).map_err(|e| CniError::io(format_args!("enter netns {:?}", request.netns), &e))?
+}
+
 /// Addresses and routes of the pod's end.
 pub(crate) fn configure(request: &Request, inside: &Rtnl, result: &AddResult) -> Result<Link, CniError> {
+    configure_as(request, inside, result, Neighbours::OnLink)
+}
+
+/// Addresses and routes of the pod's end, whose neighbours are reached so.
+pub(crate) fn configure_as(request: &Request, inside: &Rtnl, result: &AddResult, neighbours: Neighbours) -> Result<Link, CniError> {
+    let by_gateway = |address: IpAddr| address.is_ipv6() && neighbours == Neighbours::Ipv6ByGateway;
     let link = must_find(inside, &request.ifname)?;
     for ip in &result.ips {
-        inside.add_addr(link.index, ip.address).map_err(net)?;
+        let lone = by_gateway(ip.address.addr());
+        if lone { inside.add_lone_addr(link.index, ip.address) } else { inside.add_addr(link.index, ip.address) }.map_err(net)?;
     }
     inside.set_up(link.index).map_err(net)?;
     for route in &result.routes {
@@ -119,6 +156,7 @@ pub(crate) fn configure(request: &Request, inside: &Rtnl, result: &AddResult) ->
         let mut kernel = KernelRoute::new(route.dst).oif(link.index);
         if let Some(hop) = route.gw.or_else(gateway) {
             kernel = kernel.via(hop);
+            kernel.onlink = by_gateway(hop);
         }
         kernel.metric = route.priority.unwrap_or(0);
         inside.replace_route(&kernel).map_err(net)?;

@@ -1,9 +1,10 @@
 //! `portmap`: ports of a Linux node for pods, behind `bridge` in a list. Source: containernetworking/plugins `plugins/meta/portmap`.
 //!
-//! Rules are in table `ip mullion-hostport`, with the container's id as their comment: what goes to an address of the node (or to
-//! `hostIP` alone) and a mapped port goes to the pod, also from the node itself. The pod itself and loopback addresses are served with
-//! `snat`, the default. Plug-ins of several containers share the table: each changes its own rules alone.
-//! Not here: `conditionsV4` and `conditionsV6`, IPv6, and protocols other than TCP and UDP; these mappings are refused.
+//! Rules are in tables `ip` and `ip6` `mullion-hostport`, with the container's id as their comment: what goes to an address of the node (or
+//! to `hostIP` alone) and a mapped port goes to the pod's address of that family, also from the node itself. The pod itself is served with
+//! `snat`, the default, and so are loopback addresses of IPv4: the kernel routes ::1 nowhere. Plug-ins of several containers share the tables:
+//! each changes its own rules alone.
+//! Not here: `conditionsV4` and `conditionsV6`, and protocols other than TCP and UDP; these mappings are refused.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,8 +29,8 @@ const POSTROUTING: &str = "postrouting";
 const LOCALHOST: &str = "localhost";
 const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
 
-fn table() -> Table {
-    Table::new(Family::Ip, "mullion-hostport")
+fn table(ipv6: bool) -> Table {
+    Table::new(if ipv6 { Family::Ip6 } else { Family::Ip }, "mullion-hostport")
 }
 
 /// A mapping that is understood.
@@ -38,7 +39,7 @@ struct Port {
     protocol: u8,
     host: u16,
     /// Any address of the node's, or this one.
-    at: Option<Ipv4Addr>,
+    at: Option<IpAddr>,
     to: SocketAddr,
 }
 
@@ -72,32 +73,40 @@ fn nft(error: NftError) -> CniError {
     CniError::new(code::IO, format!("cannot map host ports: {error}{cause}"))
 }
 
-/// What one container's host ports need.
+/// What one container's host ports need in one address family.
 #[derive(Debug, PartialEq, Eq)]
 struct Mappings {
     container: String,
-    pod: Ipv4Addr,
+    pod: IpAddr,
     ports: Vec<Port>,
     /// The pod itself and loopback addresses of the node are served, too.
     snat: bool,
 }
 
-/// The result of the plug-in before, and the mappings that the runtime asks for; none without ports or without an IPv4 address.
-fn requested(request: &Request) -> Result<(AddResult, Option<Mappings>), CniError> {
+/// The result of the plug-in before, and the mappings that the runtime asks for in each family that the pod has; none without ports.
+fn requested(request: &Request) -> Result<(AddResult, Vec<Mappings>), CniError> {
     let before = request.config.prev_result()?.ok_or_else(|| CniError::config("must be called as chained plugin: put portmap behind bridge"))?;
-    let address = before.ips.iter().find_map(|ip| match ip.address.addr() {
-        IpAddr::V4(ip) => Some(ip),
-        IpAddr::V6(_) => None,
-    });
-    let mappings = request.config.runtime_config()?.port_mappings;
-    let Some(pod) = address else { return Ok((before, None)) };
-    let ports = mappings.iter().map(|mapping| port(mapping, pod)).collect::<Result<Vec<_>, _>>()?;
     let snat = request.config.document.get("snat").and_then(serde_json::Value::as_bool).unwrap_or(true);
-    let mappings = Mappings { container: request.container_id.clone(), pod, ports, snat };
-    Ok((before, Some(mappings).filter(|mappings| !mappings.ports.is_empty())))
+    let mut families = Vec::new();
+    for ipv6 in [false, true] {
+        if let Some(pod) = before.ips.iter().map(|ip| ip.address.addr()).find(|ip| ip.is_ipv6() == ipv6) {
+            families.push(Mappings { container: request.container_id.clone(), pod, ports: Vec::new(), snat });
+        }
+    }
+    for mapping in &request.config.runtime_config()?.port_mappings {
+        let ports = families.iter().map(|family| port(mapping, family.pod)).collect::<Result<Vec<_>, _>>()?;
+        if !families.is_empty() && ports.iter().all(Option::is_none) {
+            let text = format!("host port {}: the pod has no address of the family of hostIP {:?}", mapping.host_port, mapping.host_ip);
+            return Err(CniError::config(text));
+        }
+        families.iter_mut().zip(ports).for_each(|(family, port)| family.ports.extend(port));
+    }
+    families.retain(|family| !family.ports.is_empty());
+    Ok((before, families))
 }
 
-fn port(mapping: &PortMapping, pod: Ipv4Addr) -> Result<Port, CniError> {
+/// The mapping to this address of the pod; none where it is for addresses of the other family.
+fn port(mapping: &PortMapping, pod: IpAddr) -> Result<Option<Port>, CniError> {
     let refuse = |what: String| CniError::config(format!("host port {}: {what}", mapping.host_port));
     let protocol = match mapping.protocol.to_ascii_lowercase().as_str() {
         "" | "tcp" => conntrack::TCP,
@@ -109,22 +118,28 @@ fn port(mapping: &PortMapping, pod: Ipv4Addr) -> Result<Port, CniError> {
             return Err(CniError::config(format!("Invalid {what} port number: {number}")));
         }
     }
-    let at = match mapping.host_ip.as_str() {
-        "" | "0.0.0.0" => None,
-        text => Some(text.parse().map_err(|_| refuse(format!("hostIP {text:?} is no IPv4 address of this node")))?),
+    let at: Option<IpAddr> = match mapping.host_ip.as_str() {
+        "" => None,
+        text => Some(text.parse().map_err(|_| refuse(format!("hostIP {text:?} is no address of this node")))?),
     };
-    Ok(Port { protocol, host: mapping.host_port, at, to: (pod, mapping.container_port).into() })
+    if at.is_some_and(|at| at.is_ipv6() != pod.is_ipv6()) {
+        return Ok(None);
+    }
+    let at = at.filter(|at| !at.is_unspecified());
+    Ok(Some(Port { protocol, host: mapping.host_port, at, to: (pod, mapping.container_port).into() }))
 }
 
 impl Mappings {
     /// The part of the table that this container needs.
     fn render(&self) -> Desired {
-        let mut part = shared_part();
+        let mut part = shared_part(self.pod.is_ipv6());
         let owner = || [self.container.clone()];
-        let pod = IpNet::from(IpAddr::V4(self.pod));
+        let pod = IpNet::from(self.pod);
         let mut translated = Vec::new();
         if self.snat {
             translated.push(rule().ip_saddr(pod).ip_daddr(pod).masquerade());
+        }
+        if self.snat && self.pod.is_ipv4() {
             translated.push(rule().ip_saddr(LOOPBACK).ip_daddr(pod).masquerade());
             // Behind connection tracking (-200), before every translation (-100).
             part.chain(Chain::base(LOCALHOST, ChainType::Filter, Hook::Prerouting, -110), loopback_guard());
@@ -139,10 +154,10 @@ impl Mappings {
 impl Port {
     fn rule(&self, snat: bool) -> Rule {
         let at = match self.at {
-            Some(ip) => rule().ip_daddr(IpNet::from(IpAddr::V4(ip))),
+            Some(ip) => rule().ip_daddr(IpNet::from(ip)),
             None => rule().daddr_is_local(),
         };
-        let at = if snat { at } else { at.ip_daddr_not(LOOPBACK) };
+        let at = if snat || self.to.is_ipv6() { at } else { at.ip_daddr_not(LOOPBACK) };
         at.l4proto(self.protocol).dport(self.host).dnat_to(self.to)
     }
 }
@@ -156,8 +171,8 @@ fn postrouting_chain() -> Chain {
 }
 
 /// The chains that lead to the ports.
-fn shared_part() -> Desired {
-    let mut part = Desired::new(table()).shared();
+fn shared_part(ipv6: bool) -> Desired {
+    let mut part = Desired::new(table(ipv6)).shared();
     // Behind Services, whose ports are others.
     for (chain, hook) in [(PREROUTING, Hook::Prerouting), (OUTPUT, Hook::Output)] {
         part.chain(Chain::base(chain, ChainType::Nat, hook, -99), [rule().jump(PORTS)]);
@@ -167,15 +182,17 @@ fn shared_part() -> Desired {
 
 fn add(request: &Request) -> Result<AddResult, CniError> {
     let (result, mappings) = requested(request)?;
-    let Some(mappings) = mappings else { return Ok(result) };
-    if mappings.snat {
+    if mappings.is_empty() {
+        return Ok(result);
+    }
+    if mappings.iter().any(|family| family.snat && family.pod.is_ipv4()) {
         for link in result.interfaces.iter().filter(|interface| interface.sandbox.is_empty()).take(1) {
             let name = format!("net.ipv4.conf.{}.route_localnet", link.name.replace('.', "/"));
             sysctl::set(&name, "1").map_err(|e| CniError::io(format_args!("set {name}=1"), &e))?;
         }
     }
-    engine()?.reconcile(vec![mappings.render()]).map_err(nft)?;
-    forget(&mappings.ports)?;
+    engine()?.reconcile(mappings.iter().map(Mappings::render).collect()).map_err(nft)?;
+    forget(mappings.iter().flat_map(|family| &family.ports))?;
     Ok(result)
 }
 
@@ -187,33 +204,41 @@ fn engine() -> Result<Engine, CniError> {
 /// gone, until the port is mapped again.
 fn remove(chosen: impl Fn(&str) -> bool) -> Result<(), CniError> {
     let engine = engine()?;
-    let observed = engine.nft().observe(&table()).map_err(nft)?;
-    let comments = [PORTS, POSTROUTING].into_iter().flat_map(|chain| observed.comments(chain));
-    let owners: BTreeSet<String> = comments.filter(|id| chosen(id)).map(str::to_owned).collect();
-    if owners.is_empty() {
-        return Ok(());
+    let mut parts = Vec::new();
+    for ipv6 in [false, true] {
+        let observed = engine.nft().observe(&table(ipv6)).map_err(nft)?;
+        let comments = [PORTS, POSTROUTING].into_iter().flat_map(|chain| observed.comments(chain));
+        let owners: BTreeSet<String> = comments.filter(|id| chosen(id)).map(str::to_owned).collect();
+        if owners.is_empty() {
+            continue;
+        }
+        let mut part: Desired = shared_part(ipv6);
+        for chain in [ports_chain(), postrouting_chain()] {
+            part.owned_rules(chain, owners.clone(), []);
+        }
+        parts.push(part);
     }
-    let mut part: Desired = shared_part();
-    for chain in [ports_chain(), postrouting_chain()] {
-        part.owned_rules(chain, owners.clone(), []);
-    }
-    engine.reconcile(vec![part]).map(drop).map_err(nft)
+    if parts.is_empty() { Ok(()) } else { engine.reconcile(parts).map(drop).map_err(nft) }
 }
 
 /// Clients that go on sending reach the new pod.
-fn forget(ports: &[Port]) -> Result<(), CniError> {
-    let udp: Vec<&Port> = ports.iter().filter(|port| port.protocol == conntrack::UDP).collect();
+fn forget<'a>(ports: impl Iterator<Item = &'a Port>) -> Result<(), CniError> {
+    let udp: Vec<&Port> = ports.filter(|port| port.protocol == conntrack::UDP).collect();
     if udp.is_empty() {
         return Ok(());
     }
-    let matches = |flow: &Flow| udp.iter().any(|port| flow.destination.port() == port.host && port.at.is_none_or(|at| flow.destination.ip() == at));
+    let is_at = |port: &Port, ip: IpAddr| port.at.map_or(ip.is_ipv6() == port.to.is_ipv6(), |at| ip == at);
+    let matches = |flow: &Flow| udp.iter().any(|port| flow.destination.port() == port.host && is_at(port, flow.destination.ip()));
     let failed = |error: NetlinkError| CniError::new(code::IO, format!("cannot forget connections of host ports: {error}"));
     Conntrack::open().and_then(|conntrack| conntrack.forget_where(conntrack::UDP, matches)).map(drop).map_err(failed)
 }
 
 fn check(request: &Request) -> Result<(), CniError> {
-    let (_, Some(mappings)) = requested(request)? else { return Ok(()) };
-    let plan = engine()?.plan(vec![mappings.render()]).map_err(nft)?;
+    let (_, mappings) = requested(request)?;
+    if mappings.is_empty() {
+        return Ok(());
+    }
+    let plan = engine()?.plan(mappings.iter().map(Mappings::render).collect()).map_err(nft)?;
     if plan.is_empty() {
         return Ok(());
     }

@@ -9,7 +9,9 @@ use serde::Deserialize;
 use crate::bridge::masquerade;
 use crate::fold::fold_map;
 use crate::ipam;
-use crate::links::{check_pair, collect_pairs, configure, detach, drifted, host_name, mac_text, make_pair, must_find, net, open_sandbox, switch};
+use crate::links::{
+    check_pair, collect_pairs, configure, detach, drifted, first_host, host_name, mac_text, make_pair, must_find, net, open_sandbox, switch,
+};
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, IpConfig};
 
@@ -74,7 +76,7 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, near: 
     for ip in &mut result.ips {
         ip.interface = Some(1);
         if ip.gateway.is_none() {
-            ip.gateway = ip.address.hosts().next();
+            ip.gateway = Some(first_host(ip.address));
         }
     }
     host.set_up(near.index).map_err(net)?;
@@ -88,7 +90,7 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, inside: &Rtnl, near: 
         answer_for_gateway(host, &host_link, ip)?;
     }
     if config.ip_masq {
-        result.ips.iter().try_for_each(|ip| masquerade::ensure(&request.config.name, ip.address.trunc()))?;
+        result.ips.iter().try_for_each(|ip| masquerade::ensure(&request.config.name, [ip.address.trunc()]))?;
     }
     let of_host = |link: &Link| Interface { name: link.name.clone(), mac: mac_text(link.mac), mtu: Some(link.mtu), sandbox: String::new() };
     let of_pod = Interface { sandbox: request.netns.clone(), ..of_host(&link) };

@@ -13,6 +13,8 @@ mod network;
 mod repair;
 mod verify;
 
+use std::net::IpAddr;
+
 use hcn::blocking::Client;
 use hcn::{Guid, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkType};
 use ipnet::IpNet;
@@ -131,10 +133,12 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
         delete_endpoint(client, &existing)?;
     }
     let mut config = config.clone();
-    config.loopback_dsr &= client.features().map_err(|e| hns("read the version of the Host Networking Service", &e))?.dsr;
+    let features = client.features().map_err(|e| hns("read the version of the Host Networking Service", &e))?;
+    config.loopback_dsr &= features.dsr;
     let config = &config;
     let addresses = ipam::delegate(request, Command::Add)?;
-    let network = known.map_or_else(|| network::make(client, &request.config.name, config, addresses.as_ref()), Ok);
+    let carried = check_families(config.kind, features.ipv6_dual_stack, addresses.as_ref());
+    let network = carried.and_then(|()| known.map_or_else(|| network::make(client, &request.config.name, config, addresses.as_ref()), Ok));
     let made = network.and_then(|network| {
         let endpoint = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config)?;
         Ok(result(request, config, &network, &endpoint))
@@ -143,6 +147,19 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
         // Best effort: the first error is the one to report.
         let _ = ipam::delegate(request, Command::Del);
     })
+}
+
+/// Whether the network carries IPv6, where the pod has such an address.
+fn check_families(kind: Kind, ipv6: bool, addresses: Option<&AddResult>) -> Result<(), CniError> {
+    let Some(address) = addresses.iter().flat_map(|result| &result.ips).map(|ip| ip.address).find(|address| address.addr().is_ipv6()) else {
+        return Ok(());
+    };
+    let reason = match kind {
+        Kind::Overlay => "overlays have no IPv6",
+        _ if !ipv6 => "this version of the Host Networking Service has no IPv6 for pods (Windows Server 2022, build 20348, and later have it)",
+        _ => return Ok(()),
+    };
+    Err(CniError::config(format!("cannot give a pod the address {address}: {reason}; leave the IPv6 range out of ipam.ranges")))
 }
 
 fn create(
@@ -168,10 +185,17 @@ fn attach(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint, conf
     if config.skip_attach_check { Ok(endpoint.clone()) } else { verify::attached(client, namespace, endpoint) }
 }
 
-fn prefix_len(network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> Option<u8> {
-    let of_network = network.subnets().next().and_then(hcn::Subnet::prefix).map(|p| p.prefix_len());
-    let of_endpoint = endpoint.ip_configurations.first().map(|ip| ip.prefix_length).filter(|len| *len != 0);
-    of_network.or(of_endpoint)
+/// The addresses of an endpoint, with the prefix lengths of the network's subnets.
+fn addresses(network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> Vec<IpNet> {
+    let subnets: Vec<IpNet> = network.subnets().filter_map(hcn::Subnet::prefix).collect();
+    let with_prefix = |ip: &hcn::document::IpConfiguration| {
+        let address: IpAddr = ip.ip_address.parse().ok()?;
+        let same_family = |subnet: &&IpNet| subnet.addr().is_ipv6() == address.is_ipv6();
+        let of_network = subnets.iter().find(|subnet| subnet.contains(&address)).or_else(|| subnets.iter().find(same_family));
+        let length = of_network.map(IpNet::prefix_len).or(Some(ip.prefix_length).filter(|length| *length != 0))?;
+        IpNet::new(address, length).ok()
+    };
+    endpoint.ip_configurations.iter().filter_map(with_prefix).collect()
 }
 
 fn result(request: &Request, config: &Config, network: &HostComputeNetwork, endpoint: &HostComputeEndpoint) -> AddResult {
@@ -180,11 +204,12 @@ fn result(request: &Request, config: &Config, network: &HostComputeNetwork, endp
         .iter()
         .filter_map(|r| Some(Route { dst: r.destination_prefix.parse().ok()?, gw: r.next_hop.parse().ok(), mtu: None, priority: None }))
         .collect();
-    let gateway = routes.iter().find(|r| r.dst.prefix_len() == 0).and_then(|r| r.gw);
-    let address = endpoint.ip().and_then(|ip| IpNet::new(ip, prefix_len(network, endpoint)?).ok());
+    let is_default = |route: &&Route, address: IpNet| route.dst.prefix_len() == 0 && route.dst.addr().is_ipv6() == address.addr().is_ipv6();
+    let gateway = |address: IpNet| routes.iter().find(|route| is_default(route, address)).and_then(|route| route.gw);
+    let ips = addresses(network, endpoint).into_iter().map(|address| IpConfig { address, gateway: gateway(address), interface: Some(0) }).collect();
     AddResult {
         interfaces: vec![Interface { name: endpoint.name.clone(), mac: endpoint.mac_address.clone(), mtu: None, sandbox: request.netns.clone() }],
-        ips: address.map(|address| IpConfig { address, gateway, interface: Some(0) }).into_iter().collect(),
+        ips,
         routes,
         dns: Dns {
             nameservers: endpoint.dns.server_list.clone(),

@@ -100,6 +100,65 @@ fn reach_each_other(node: &Node) {
 }
 
 #[test]
+fn pods_have_an_address_of_each_family() {
+    in_lab("bridge::tests::pods_have_an_address_of_each_family", || {
+        // The node would advertise and redirect: pods do not listen.
+        for switch in ["accept_ra", "accept_redirects"] {
+            sysctl::set(&format!("net.ipv6.conf.default.{switch}"), "1").unwrap();
+        }
+        for routed in [true, false] {
+            both_families(&Node::new(), routed);
+            let bridge = Rtnl::open().unwrap().link("pods0").unwrap().unwrap().index;
+            Rtnl::open().unwrap().del_link(bridge).unwrap();
+        }
+    });
+}
+
+fn both_families(node: &Node, routed: bool) {
+    let mut conf = node.conf();
+    conf["routed"] = json!(routed);
+    conf["ipMasq"] = json!(true);
+    conf["ipam"]["ranges"].as_array_mut().unwrap().push(json!([{"subnet": "fd00:1:0:1::/64"}]));
+    conf["ipam"]["routes"].as_array_mut().unwrap().push(json!({"dst": "::/0"}));
+    let (a, b) = (node.add("a", conf.clone()), node.add("b", conf.clone()));
+    let addresses = |pod: &Pod| pod.result.ips.iter().map(|ip| format!("{} by {}", ip.address, ip.gateway.unwrap())).collect::<Vec<_>>();
+    assert_eq!(addresses(&a), ["10.1.0.2/24 by 10.1.0.1", "fd00:1:0:1::2/64 by fd00:1:0:1::1"]);
+    assert_eq!(addresses(&b), ["10.1.0.3/24 by 10.1.0.1", "fd00:1:0:1::3/64 by fd00:1:0:1::1"]);
+    for pod in [&a, &b] {
+        greet(&pod.netns, "[::]:80", |peer| peer.to_string());
+    }
+    let asked = |from: &Pod, to: &str| from.netns.run(|| ask(to.parse().unwrap())).unwrap();
+    assert_eq!(asked(&a, "fd00:1:0:1::3"), "fd00:1:0:1::2", "pods of a node, routed {routed}");
+    assert_eq!(asked(&b, "fd00:1:0:1::2"), "fd00:1:0:1::3", "routed {routed}");
+    assert_eq!(asked(&a, "10.1.0.3"), "10.1.0.2");
+    assert_eq!(ask("fd00:1:0:1::2".parse().unwrap()), "fd00:1:0:1::1", "the node reaches its pods from the gateway's address");
+    if routed {
+        let routes = |from: &Pod| from.netns.run(|| Rtnl::open().unwrap().routes().unwrap()).unwrap();
+        assert!(!routes(&a).iter().any(|route| route.dst == "fd00:1:0:1::/64".parse().unwrap()), "neighbours are reached by the node");
+    }
+    for switch in ["accept_ra", "accept_redirects"] {
+        assert_eq!(a.netns.run(|| sysctl::get(&format!("net.ipv6.conf.eth0.{switch}"))).unwrap().unwrap(), "0", "{switch}");
+    }
+    conf["prevResult"] = a.result.to_json(crate::spec::SpecVersion::V1_0_0);
+    node.call(Command::Check, "a", conf.clone()).unwrap();
+    // A neighbour of the node that knows nothing of pods.
+    let world = neighbour(("up0", &["10.240.0.11/24", "fd00:10::11/64"]), ("world0", &["10.240.0.1/24", "fd00:10::1/64"]));
+    greet(&world, "[::]:80", |peer| peer.to_string());
+    assert_eq!(asked(&a, "fd00:10::1"), "fd00:10::11", "masqueraded");
+    let inside = Rtnl::open_in(&a.netns).unwrap();
+    inside.del_addr(inside.link("eth0").unwrap().unwrap().index, "fd00:1:0:1::2/64".parse().unwrap()).unwrap();
+    assert!(node.call(Command::Check, "a", conf.clone()).unwrap_err().msg.contains("lost its address fd00:1:0:1::2/64"));
+    for id in ["a", "b"] {
+        node.call(Command::Del, id, conf.clone()).unwrap();
+        NetNs::remove_at(&node.netns_path(id)).unwrap();
+    }
+    let names = std::fs::read_dir(node.dir.path().join("ipam/pods")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.contains("fd00")).collect::<Vec<_>>(), [""; 0], "both addresses are free again");
+    let up = Rtnl::open().unwrap().link("up0").unwrap().unwrap().index;
+    Rtnl::open().unwrap().del_link(up).unwrap();
+}
+
+#[test]
 fn result_describes_interfaces_and_addresses() {
     in_lab("bridge::tests::result_describes_interfaces_and_addresses", || {
         let node = Node::new();

@@ -160,6 +160,53 @@ fn pods_reach_no_loopback_service_of_the_node() {
     });
 }
 
+/// A pod with both families, and a client of IPv6.
+#[test]
+fn a_host_port_leads_to_the_address_of_its_family() {
+    in_lab("portmap::tests::a_host_port_leads_to_the_address_of_its_family", || {
+        let net = Net::new();
+        for (ns, link, address) in [
+            (None, "near", "fd01::1/64"),
+            (Some(&net.pods), "eth0", "fd01::2/64"),
+            (None, "lan", "fd09::1/64"),
+            (Some(&net.client), "eth0", "fd09::2/64"),
+        ] {
+            let rtnl = ns.map_or_else(Rtnl::open, Rtnl::open_in).unwrap();
+            rtnl.add_addr(rtnl.link(link).unwrap().unwrap().index, address.parse().unwrap()).unwrap();
+        }
+        route(&Rtnl::open_in(&net.pods).unwrap(), "::/0", "fd01::1");
+        route(&Rtnl::open_in(&net.client).unwrap(), "::/0", "fd09::1");
+        sysctl::set("net.ipv6.conf.all.forwarding", "1").unwrap();
+        net.serve("10.1.0.2:80");
+        net.serve("[fd01::2]:80");
+        let both = |mappings: Value| {
+            let mut conf = conf("10.1.0.2", mappings);
+            conf["prevResult"]["ips"].as_array_mut().unwrap().push(json!({"address": "fd01::2/64"}));
+            conf
+        };
+        let outside = |address: &str| net.client.run(|| ask(address)).unwrap();
+        let in_vain = |address: &str| net.client.run(|| ask_in_vain(address)).unwrap();
+        let any = both(json!([{"hostPort": 8080, "containerPort": 80}]));
+        call(Command::Add, "a", any.clone()).unwrap();
+        assert_eq!(outside("[fd09::1]:8080").as_deref(), Some("fd09::2"), "the client's address is kept");
+        assert_eq!(outside("10.9.0.1:8080").as_deref(), Some("10.9.0.2"));
+        assert_eq!(in_vain("[fd09::1]:80"), None);
+        assert_eq!(ask("[fd09::1]:8080").as_deref(), Some("fd09::1"), "from the node itself");
+        assert_eq!(net.pods.run(|| ask("[fd09::1]:8080")).unwrap().as_deref(), Some("fd01::1"), "from the pod to itself, through the node");
+        call(Command::Check, "a", any.clone()).unwrap();
+        call(Command::Del, "a", any.clone()).unwrap();
+        assert_eq!((in_vain("[fd09::1]:8080"), in_vain("10.9.0.1:8080")), (None, None));
+        assert_eq!(call(Command::Check, "a", any).unwrap_err().code, code::DRIFT);
+        for (at, six, four) in [("::", true, false), ("0.0.0.0", false, true), ("fd09::1", true, false), ("fd01::1", false, false)] {
+            let one = both(json!([{"hostPort": 8081, "containerPort": 80, "hostIP": at}]));
+            call(Command::Add, "b", one.clone()).unwrap();
+            let ask = |address: &str, answers: bool| if answers { outside(address) } else { in_vain(address) }.is_some();
+            assert_eq!((ask("[fd09::1]:8081", six), ask("10.9.0.1:8081", four)), (six, four), "{at}");
+            call(Command::Del, "b", one).unwrap();
+        }
+    });
+}
+
 /// The client goes on sending from one port while the pod behind it changes.
 #[test]
 fn datagrams_follow_the_port() {
@@ -184,7 +231,8 @@ fn unmappable_ports_are_refused() {
     let cases = [
         (json!([{"hostPort": 1, "containerPort": 2, "protocol": "sctp"}]), "use TCP or UDP"),
         (json!([{"hostPort": 1, "containerPort": 0}]), "Invalid container port number: 0"),
-        (json!([{"hostPort": 1, "containerPort": 2, "hostIP": "fd00::1"}]), "no IPv4 address"),
+        (json!([{"hostPort": 1, "containerPort": 2, "hostIP": "fd00::1"}]), "no address of the family of hostIP \"fd00::1\""),
+        (json!([{"hostPort": 1, "containerPort": 2, "hostIP": "here"}]), "is no address of this node"),
     ];
     for (mappings, part) in cases {
         let error = call(Command::Add, "a", conf("10.1.0.2", mappings)).unwrap_err();

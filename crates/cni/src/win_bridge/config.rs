@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use hcn::document::{EndpointPolicyType, OutBoundNat, PortMapping as HnsPortMapping};
+use hcn::document::{EndpointPolicyType, NatFlags, OutBoundNat, PortMapping as HnsPortMapping};
 use hcn::{EndpointPolicy, HostComputeEndpoint, HostComputeNetwork, Protocol};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -141,18 +141,17 @@ impl Config {
 
     /// The endpoint to create. Without IPAM, HNS chooses the address, and the route unless wincni's configuration has a gateway.
     pub fn endpoint(&self, name: &str, network: &HostComputeNetwork, addresses: Option<&AddResult>) -> HostComputeEndpoint {
-        let given = addresses.and_then(|a| a.ips.first());
-        let address = given.map(|ip| ip.address);
-        let mut endpoint = match given {
-            Some(ip) => HostComputeEndpoint::local(name, ip.address, Some(self.gateway(network, ip))),
-            None => {
-                let mut endpoint = HostComputeEndpoint { name: name.to_owned(), ..HostComputeEndpoint::default() };
-                if let Some(Plan { subnet, gateway, .. }) = &self.network {
-                    endpoint.routes = HostComputeEndpoint::local(name, *subnet, Some(*gateway)).routes;
-                }
-                endpoint
-            }
-        };
+        let given = addresses.map(|a| a.ips.as_slice()).unwrap_or_default();
+        let addresses_given: Vec<IpNet> = given.iter().map(|ip| ip.address).collect();
+        let mut endpoint = HostComputeEndpoint { name: name.to_owned(), ..HostComputeEndpoint::default() };
+        for ip in given {
+            let one = HostComputeEndpoint::local(name, ip.address, Some(self.gateway(network, ip)));
+            endpoint.ip_configurations.extend(one.ip_configurations);
+            endpoint.routes.extend(one.routes);
+        }
+        if let Some(Plan { subnet, gateway, .. }) = self.network.as_ref().filter(|_| given.is_empty()) {
+            endpoint.routes = HostComputeEndpoint::local(name, *subnet, Some(*gateway)).routes;
+        }
         endpoint.owner = OWNER.to_owned();
         let from_ipam = addresses.map(|a| &a.dns).filter(|dns| self.dns.is_empty() && !dns.is_empty());
         let dns = from_ipam.unwrap_or(&self.dns);
@@ -161,13 +160,18 @@ impl Config {
         endpoint.dns.server_list.clone_from(&dns.nameservers);
         endpoint.dns.options.clone_from(&dns.options);
         endpoint.policies.clone_from(&self.policies);
-        self.apply_masquerade(&mut endpoint, network, address);
-        if let Some(address) = address.filter(|_| self.loopback_dsr) {
+        self.apply_masquerade(&mut endpoint, network, &addresses_given);
+        for address in addresses_given.iter().filter(|_| self.loopback_dsr) {
             apply_loopback(&mut endpoint, address.addr());
         }
-        endpoint.policies.extend(self.port_mappings.iter().filter_map(port_mapping));
+        let of_family = |ipv6: bool| addresses_given.iter().any(|address| address.addr().is_ipv6() == ipv6);
+        // Of an address that HNS will choose, IPv4 is what it has.
+        let families = [Some(false).filter(|_| of_family(false) || given.is_empty()), Some(true).filter(|_| of_family(true))];
+        for ipv6 in families.into_iter().flatten() {
+            endpoint.policies.extend(self.port_mappings.iter().filter_map(|mapping| port_mapping(mapping, ipv6)));
+        }
         if self.kind == Kind::Overlay {
-            self.apply_overlay(&mut endpoint, network, address);
+            self.apply_overlay(&mut endpoint, network, addresses_given.first().copied());
         }
         endpoint
     }
@@ -188,7 +192,8 @@ impl Config {
     /// plus 1 for itself). win-overlay: the distributed router, which has the gateway's address. wincni: what IPAM says, else its
     /// configuration.
     fn gateway(&self, network: &HostComputeNetwork, given: &IpConfig) -> IpAddr {
-        let of_network = || network.subnets().next().and_then(hcn::Subnet::gateway).unwrap_or_else(|| nth(given.address, 1));
+        let same_family = |gateway: &IpAddr| gateway.is_ipv6() == given.address.addr().is_ipv6();
+        let of_network = || network.subnets().filter_map(hcn::Subnet::gateway).find(same_family).unwrap_or_else(|| nth(given.address, 1));
         match self.kind {
             Kind::Bridge => nth(given.address, 2),
             Kind::Overlay => of_network(),
@@ -198,25 +203,26 @@ impl Config {
     }
 
     /// One OutBoundNAT policy that leaves out `ipMasqNetwork`, or with `ipMasq` alone the pod network itself.
-    fn apply_masquerade(&self, endpoint: &mut HostComputeEndpoint, network: &HostComputeNetwork, address: Option<IpNet>) {
+    fn apply_masquerade(&self, endpoint: &mut HostComputeEndpoint, network: &HostComputeNetwork, addresses: &[IpNet]) {
         let has_nat = endpoint.policies.iter().any(|p| p.policy_type == EndpointPolicyType::OutBoundNat);
-        let own = || network.subnets().next().and_then(hcn::Subnet::prefix).or(address.map(|a| a.trunc()));
-        let exception = match self.masquerade.network {
-            Some(given) => Some(given),
-            None if self.masquerade.desired && (!has_nat || self.kind == Kind::Overlay) => own(),
-            None => None,
+        let own = || {
+            let of_network: Vec<IpNet> = network.subnets().filter_map(hcn::Subnet::prefix).collect();
+            if of_network.is_empty() { addresses.iter().map(IpNet::trunc).collect() } else { of_network }
         };
-        let Some(exception) = exception else { return };
+        let exceptions = match self.masquerade.network {
+            Some(given) => vec![given],
+            None if self.masquerade.desired && (!has_nat || self.kind == Kind::Overlay) => own(),
+            None => return,
+        };
         let existing = endpoint.policies.iter_mut().find_map(|p| p.as_outbound_nat().filter(|nat| nat.destinations.is_empty()).map(|nat| (p, nat)));
         match existing {
             Some((policy, mut nat)) => {
-                let text = exception.to_string();
-                if !nat.exceptions.contains(&text) {
-                    nat.exceptions.push(text);
-                    *policy = EndpointPolicy::new::<OutBoundNat>(EndpointPolicyType::OutBoundNat, &nat);
-                }
+                let missing = exceptions.iter().map(IpNet::to_string).filter(|text| !nat.exceptions.contains(text)).collect::<Vec<_>>();
+                nat.exceptions.extend(missing);
+                *policy = EndpointPolicy::new::<OutBoundNat>(EndpointPolicyType::OutBoundNat, &nat);
             }
-            None => endpoint.policies.push(EndpointPolicy::outbound_nat([exception])),
+            None if exceptions.is_empty() => {}
+            None => endpoint.policies.push(EndpointPolicy::outbound_nat(exceptions)),
         }
     }
 }
@@ -324,8 +330,12 @@ fn policy(value: &Value) -> Option<EndpointPolicy> {
     serde_json::from_value(serde_json::json!({"Type": kind, "Settings": settings})).ok()
 }
 
-/// Protocols that HNS does not map are skipped, as upstream.
-fn port_mapping(mapping: &PortMapping) -> Option<EndpointPolicy> {
+/// The mapping to the pod's address of one family. Protocols that HNS does not map are skipped, as upstream, and so are addresses of the host
+/// of the other family.
+fn port_mapping(mapping: &PortMapping, ipv6: bool) -> Option<EndpointPolicy> {
+    if mapping.host_ip.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6() != ipv6) {
+        return None;
+    }
     let protocol = match mapping.protocol.to_ascii_lowercase().as_str() {
         "" | "tcp" => Protocol::TCP,
         "udp" => Protocol::UDP,
@@ -336,6 +346,7 @@ fn port_mapping(mapping: &PortMapping) -> Option<EndpointPolicy> {
         internal_port: mapping.container_port,
         external_port: mapping.host_port,
         vip: mapping.host_ip.clone(),
+        flags: if ipv6 { NatFlags::IPV6 } else { NatFlags::default() },
         ..HnsPortMapping::default()
     };
     Some(EndpointPolicy::port_mapping(&settings))

@@ -5,8 +5,12 @@
 //! compartment, with the processes in it, has no interface and gets none), the network has another subnet, or something else than ADD made
 //! has the name. Until the network is there (its owner makes it again) and while HNS does not answer, CHECK says "try again" (code 11).
 
+use std::net::IpAddr;
+
 use hcn::blocking::Client;
 use hcn::{Guid, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, owned_id};
+
+use ipnet::IpNet;
 
 use super::config::Config;
 use super::network::find_network;
@@ -46,19 +50,20 @@ fn plan(
     endpoint: Option<&HostComputeEndpoint>,
     desired: Option<&AddResult>,
 ) -> Result<Step, CniError> {
-    let address = desired.and_then(AddResult::primary_ip);
-    let prefix = network.subnets().next().and_then(hcn::Subnet::prefix);
-    if let (Some(address), Some(prefix)) = (address, prefix)
-        && !prefix.contains(&address)
-    {
-        return Err(drift(format!("address {address} is outside the subnet {prefix} that network {:?} has now", network.name)));
+    let wanted: Vec<IpAddr> = desired.iter().flat_map(|result| &result.ips).map(|ip| ip.address.addr()).collect();
+    let prefixes: Vec<IpNet> = network.subnets().filter_map(hcn::Subnet::prefix).collect();
+    let outside = |address: &&IpAddr| !prefixes.is_empty() && !prefixes.iter().any(|prefix| prefix.contains(*address));
+    if let Some(address) = wanted.iter().find(outside) {
+        let prefixes = prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" and ");
+        return Err(drift(format!("address {address} is outside the subnet {prefixes} that network {:?} has now", network.name)));
     }
     let Some(endpoint) = endpoint else {
-        return if address.is_some() { Ok(Step::Create) } else { Err(drift(format!("endpoint {name} is gone, and its address is not known"))) };
+        return if !wanted.is_empty() { Ok(Step::Create) } else { Err(drift(format!("endpoint {name} is gone, and its address is not known"))) };
     };
     let here = endpoint.host_compute_network == network.id;
-    if here && address.is_some_and(|address| endpoint.ip() != Some(address)) {
-        return Err(drift(format!("endpoint {name} does not have address {}", address.map(|ip| ip.to_string()).unwrap_or_default())));
+    let present: Vec<IpAddr> = endpoint.ip_configurations.iter().filter_map(|ip| ip.ip_address.parse().ok()).collect();
+    if let Some(address) = wanted.iter().find(|address| here && !present.contains(address)) {
+        return Err(drift(format!("endpoint {name} does not have address {address}")));
     }
     match endpoint.host_compute_namespace {
         current if current == namespace && here => Ok(Step::Keep),
@@ -67,7 +72,7 @@ fn plan(
         }
         current if here && current.is_nil() => Ok(Step::Attach),
         current if here => Err(drift(format!("endpoint {name} is not in namespace {namespace} but in {current}"))),
-        _ if address.is_some() => Ok(Step::Recreate),
+        _ if !wanted.is_empty() => Ok(Step::Recreate),
         _ => Err(drift(format!("endpoint {name} is on another network than {:?}, and its address is not known", network.name))),
     }
 }

@@ -62,7 +62,7 @@ impl Host {
     fn reserved(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.ipam_dir.path().join("pods"))
             .map(|d| d.map(|e| e.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>());
-        let mut ips: Vec<String> = names.unwrap_or_default().into_iter().filter(|n| n.parse::<std::net::IpAddr>().is_ok()).collect();
+        let mut ips: Vec<String> = names.unwrap_or_default().into_iter().filter(|n| n.parse::<IpAddr>().is_ok()).collect();
         ips.sort();
         ips
     }
@@ -118,6 +118,65 @@ fn add_makes_upstreams_endpoint_and_a_whole_result() {
     assert_eq!((result.interfaces[0].name.as_str(), result.ips[0].interface), ("def_pods", Some(0)));
     assert_eq!(result.routes[0].dst.to_string(), "0.0.0.0/0");
     assert_eq!(result.dns.nameservers, ["11.0.0.11"]);
+}
+
+/// A host whose network `pods` has a subnet of each family, and the configuration for it.
+fn of_both_families(version: HnsVersion) -> (Host, Value) {
+    let host = Host::of(version);
+    let old = host.client.get_by_name::<HostComputeNetwork>("pods").unwrap().unwrap();
+    host.client.delete::<HostComputeNetwork>(&old.id).unwrap();
+    let subnet = Subnet::new("10.10.187.64/26".parse().unwrap(), "10.10.187.65".parse().unwrap());
+    let mut network = HostComputeNetwork::new("pods", NetworkType::L2Bridge, subnet);
+    if host.client.features().unwrap().ipv6_dual_stack {
+        network.ipams[0].subnets.push(Subnet::new("fd00:1:0:1::/64".parse().unwrap(), "fd00:1:0:1::1".parse().unwrap()));
+    }
+    host.client.create(Guid::random(), &network).unwrap();
+    let mut conf = host.conf();
+    conf["ipam"]["ranges"].as_array_mut().unwrap().push(json!([{"subnet": "fd00:1:0:1::/64", "rangeStart": "fd00:1:0:1::3"}]));
+    (host, conf)
+}
+
+#[test]
+fn an_endpoint_has_an_address_and_a_route_of_each_family() {
+    let (host, mut conf) = of_both_families(HnsVersion::new(13, 3));
+    let namespace = host.make_namespace().to_string();
+    let on = |ip: &str| json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ip});
+    conf["runtimeConfig"] = json!({"portMappings": [on(""), on("fd00:10::12")]});
+    conf["loopbackDSR"] = json!(true);
+    let result = host.call(Command::Add, "def", &namespace, conf.clone()).unwrap().unwrap();
+    let ips: Vec<String> = result.ips.iter().map(|ip| format!("{} by {}", ip.address, ip.gateway.unwrap())).collect();
+    assert_eq!(ips, ["10.10.187.70/26 by 10.10.187.66", "fd00:1:0:1::3/64 by fd00:1:0:1::2"]);
+    let routes: Vec<String> = result.routes.iter().map(|route| format!("{} by {}", route.dst, route.gw.unwrap())).collect();
+    assert_eq!(routes, ["0.0.0.0/0 by 10.10.187.66", "::/0 by fd00:1:0:1::2"]);
+    let made = host.endpoints().remove(0);
+    let mapped = made
+        .policies
+        .iter()
+        .filter_map(hcn::EndpointPolicy::as_port_mapping)
+        .map(|mapping| format!("{} {} {}", mapping.external_port, mapping.vip, mapping.flags.contains(hcn::document::NatFlags::IPV6)));
+    assert_eq!(mapped.collect::<Vec<_>>(), ["8080  false", "8080  true", "8080 fd00:10::12 true"]);
+    let destinations = made.policies.iter().filter_map(hcn::EndpointPolicy::as_outbound_nat).flat_map(|nat| nat.destinations);
+    assert_eq!(destinations.collect::<Vec<_>>(), ["10.10.187.70", "fd00:1:0:1::3"], "a pod reaches itself through Services of each family");
+    conf["prevResult"] = result.to_json(crate::spec::SpecVersion::V1_1_0);
+    host.call(Command::Check, "def", &namespace, conf.clone()).unwrap();
+    host.client.delete::<HostComputeEndpoint>(&made.id).unwrap();
+    host.call(Command::Check, "def", &namespace, conf.clone()).unwrap();
+    let again = host.endpoints().remove(0);
+    assert_eq!((again.ip_configurations, again.routes), (made.ip_configurations, made.routes), "repaired with both");
+    conf["prevResult"]["ips"][1]["address"] = json!("fd00:1:0:1::9/64");
+    assert!(host.call(Command::Check, "def", &namespace, conf.clone()).unwrap_err().msg.contains("does not have address fd00:1:0:1::9"));
+    host.call(Command::Del, "def", &namespace, conf).unwrap();
+    assert_eq!((host.endpoints().len(), host.reserved().len()), (0, 0));
+}
+
+#[test]
+fn ipv6_is_refused_where_hns_has_none() {
+    let (host, conf) = of_both_families(HnsVersion::new(9, 3));
+    let error = host.call(Command::Add, "def", &host.make_namespace().to_string(), conf).unwrap_err();
+    for part in ["cannot give a pod the address fd00:1:0:1::3/64", "build 20348", "leave the IPv6 range out of ipam.ranges"] {
+        assert!(error.msg.contains(part), "{}", error.msg);
+    }
+    assert_eq!((host.endpoints().len(), host.reserved().len()), (0, 0), "no address stays taken");
 }
 
 #[test]

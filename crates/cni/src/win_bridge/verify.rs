@@ -1,6 +1,7 @@
 //! Whether an endpoint that HNS says it attached is what a pod needs. HNS has been seen to say yes and leave the endpoint without an adapter, or in
 //! no namespace (calico#12795, calico#4280).
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use hcn::blocking::Client;
@@ -43,6 +44,10 @@ fn look(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Res
     }
     if shown.ip().is_none() {
         return Ok(Err("the endpoint has no address".to_owned()));
+    }
+    let has = |address: &str| shown.ip_configurations.iter().any(|ip| ip.ip_address.parse::<IpAddr>().ok() == address.parse().ok());
+    if let Some(missing) = endpoint.ip_configurations.iter().find(|ip| !has(&ip.ip_address)) {
+        return Ok(Err(format!("the endpoint has no address {}", missing.ip_address)));
     }
     if matches!(shown.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING) || !has_compartment(client, namespace)? {
         return Ok(Ok(shown));
