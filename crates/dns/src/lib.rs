@@ -24,6 +24,7 @@ use k8s_openapi::api::{
 };
 use kube::Api;
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
 
 use names::{Names, ZoneError};
 use rows::{ServiceRow, SliceRow};
@@ -42,7 +43,7 @@ pub enum Error {
     /// A socket failed for good.
     #[error("serving DNS over {transport} failed")]
     Serve {
-        /// "UDP".
+        /// "UDP", or "UDP and TCP".
         transport: &'static str,
         /// The error of the operating system.
         #[source]
@@ -56,9 +57,9 @@ pub struct Config {
     /// The watches, shared with the other parts of this process.
     pub api: ApiServer,
     /// Where questions come in.
-    pub udp: UdpSocket,
+    pub udp: Vec<UdpSocket>,
     /// Where questions come in that need large answers.
-    pub tcp: TcpListener,
+    pub tcp: Vec<TcpListener>,
     /// The cluster's domain, such as `cluster.local`.
     pub domain: String,
     /// Servers of names outside the cluster.
@@ -76,12 +77,21 @@ pub async fn run(client: Client, config: Config) -> Result<(), Error> {
     let names: Shared = Arc::new(RwLock::new(names));
     let informers = follow(&client, &config.api, &names);
     let resolver = Arc::new(server::Resolver::new(names, config.upstream));
-    let served = tokio::select! {
-        error = server::udp(config.udp, resolver.clone()) => Err(Error::Serve { transport: "UDP", source: error }),
-        never = server::tcp(config.tcp, resolver) => match never {},
-    };
+    let mut servers = JoinSet::new();
+    for socket in config.udp {
+        servers.spawn(server::udp(socket, resolver.clone()));
+    }
+    for listener in config.tcp {
+        let resolver = resolver.clone();
+        servers.spawn(async move { match server::tcp(listener, resolver).await {} });
+    }
+    let ended = servers.join_next().await;
     drop(informers);
-    served
+    match ended {
+        Some(Ok(source)) => Err(Error::Serve { transport: "UDP", source }),
+        Some(Err(panicked)) => Err(Error::Serve { transport: "UDP and TCP", source: std::io::Error::other(panicked) }),
+        None => Ok(()),
+    }
 }
 
 struct Informers {

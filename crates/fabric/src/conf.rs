@@ -11,21 +11,30 @@ use crate::nth;
 /// Name of the file in the configuration directory; it sorts before what others usually write.
 pub const FILE: &str = "10-mullion.conflist";
 
-/// What a configuration is made from.
+/// This node's pods in one address family.
 #[derive(Clone, Debug)]
-pub struct Inputs {
-    /// Name of the network: the HNS network on Windows.
-    pub name: String,
+pub struct Family {
     /// This node's pod CIDR.
     pub pod_cidr: IpNet,
     /// This node's address.
     pub node_ip: IpAddr,
     /// Every pod's address lies here.
     pub cluster_cidr: IpNet,
-    /// Every ClusterIP lies here.
-    pub service_cidr: IpNet,
-    /// The network of the nodes.
-    pub lan: IpNet,
+    /// Every ClusterIP lies here, where Services have the family.
+    pub service_cidr: Option<IpNet>,
+    /// The network of the nodes, where it is known.
+    pub lan: Option<IpNet>,
+}
+
+/// What a configuration is made from.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Name of the network: the HNS network on Windows.
+    pub name: String,
+    /// Of the primary address family.
+    pub first: Family,
+    /// Of the other one, where pods have both.
+    pub second: Option<Family>,
     /// Cluster DNS.
     pub dns_ip: IpAddr,
     /// For example `cluster.local`.
@@ -36,9 +45,27 @@ pub struct Inputs {
     pub loopback_dsr: bool,
 }
 
-fn ipam(inputs: &Inputs, mut range: Value) -> Value {
-    range["subnet"] = json!(inputs.pod_cidr);
-    let mut ipam = json!({"type": "host-local", "ranges": [[range]], "routes": [{"dst": "0.0.0.0/0"}]});
+impl Inputs {
+    /// The primary one first.
+    pub fn families(&self) -> impl Iterator<Item = &Family> {
+        [&self.first].into_iter().chain(&self.second)
+    }
+
+    /// That of IPv6, or of IPv4.
+    pub fn of(&self, ipv6: bool) -> Option<&Family> {
+        self.families().find(|family| family.node_ip.is_ipv6() == ipv6)
+    }
+}
+
+/// host-local with one range for each family, which `range` completes.
+fn ipam(inputs: &Inputs, range: impl Fn(IpNet) -> Value) -> Value {
+    let ranges = inputs.families().map(|family| {
+        let mut range = range(family.pod_cidr);
+        range["subnet"] = json!(family.pod_cidr);
+        json!([range])
+    });
+    let routes = inputs.families().map(|family| json!({"dst": if family.node_ip.is_ipv6() { "::/0" } else { "0.0.0.0/0" }}));
+    let mut ipam = json!({"type": "host-local", "ranges": ranges.collect::<Vec<_>>(), "routes": routes.collect::<Vec<_>>()});
     if let Some(dir) = &inputs.ipam_dir {
         ipam["dataDir"] = json!(dir);
     }
@@ -57,18 +84,16 @@ fn list(name: &str, plugins: &[Value]) -> Value {
 pub fn windows(inputs: &Inputs) -> Value {
     let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
     let route = |prefix: IpNet| policy(json!({"Type": "SDNRoute", "Settings": {"DestinationPrefix": prefix, "NeedEncap": true}}));
-    let exceptions = [inputs.cluster_cidr, inputs.service_cidr, inputs.lan];
+    let exceptions = inputs.families().flat_map(|family| [Some(family.cluster_cidr), family.service_cidr, family.lan]).flatten();
+    let mut policies = vec![policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions.collect::<Vec<_>>()}}))];
+    policies.extend(inputs.families().flat_map(|family| [family.service_cidr, Some(family.node_ip.into())]).flatten().map(route));
     let mut plugin = json!({
         "type": "win-bridge",
         "apiVersion": 2,
         "capabilities": {"portMappings": true, "dns": true},
-        "ipam": ipam(inputs, json!({"rangeStart": nth(inputs.pod_cidr, 3)})),
+        "ipam": ipam(inputs, |pods| json!({"rangeStart": nth(pods, 3)})),
         "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
-        "policies": [
-            policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions}})),
-            route(inputs.service_cidr),
-            route(IpNet::from(inputs.node_ip)),
-        ],
+        "policies": policies,
     });
     if inputs.loopback_dsr {
         plugin["loopbackDSR"] = json!(true);
@@ -80,12 +105,12 @@ pub fn windows(inputs: &Inputs) -> Value {
 /// ([`source_vip`]). Towards nodes pods have their node's address: the overlay does not lead there.
 pub fn windows_overlay(inputs: &Inputs) -> Value {
     let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
-    let exceptions = [inputs.cluster_cidr, inputs.service_cidr];
+    let exceptions: Vec<IpNet> = inputs.families().flat_map(|family| [Some(family.cluster_cidr), family.service_cidr]).flatten().collect();
     let mut plugin = json!({
         "type": "win-overlay",
         "apiVersion": 2,
         "capabilities": {"portMappings": true, "dns": true},
-        "ipam": ipam(inputs, json!({"rangeStart": nth(inputs.pod_cidr, 3)})),
+        "ipam": ipam(inputs, |pods| json!({"rangeStart": nth(pods, 3)})),
         "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
         "policies": [policy(json!({"Type": "OutBoundNAT", "Settings": {"Exceptions": exceptions}}))],
     });
@@ -108,9 +133,14 @@ const USUAL_MTU: u32 = 1500;
 
 /// flannel's `subnet.env`: what its CNI plug-in makes the configuration of a node's pods from. Source: flannel's `pkg/subnet/subnet.go`.
 pub fn subnet_env(inputs: &Inputs, mtu: Option<u32>) -> String {
-    let subnet = IpNet::new(nth(inputs.pod_cidr, 1), inputs.pod_cidr.prefix_len()).unwrap_or(inputs.pod_cidr);
-    let mtu = mtu.unwrap_or(USUAL_MTU);
-    format!("FLANNEL_NETWORK={}\nFLANNEL_SUBNET={subnet}\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ=true\n", inputs.cluster_cidr)
+    let mut text = String::new();
+    for (ipv6, prefix) in [(false, "FLANNEL"), (true, "FLANNEL_IPV6")] {
+        if let Some(Family { pod_cidr, cluster_cidr, .. }) = inputs.of(ipv6) {
+            let subnet = IpNet::new(nth(*pod_cidr, 1), pod_cidr.prefix_len()).unwrap_or(*pod_cidr);
+            text.push_str(&format!("{prefix}_NETWORK={cluster_cidr}\n{prefix}_SUBNET={subnet}\n"));
+        }
+    }
+    format!("{text}FLANNEL_MTU={}\nFLANNEL_IPMASQ=true\n", mtu.unwrap_or(USUAL_MTU))
 }
 
 /// The address of a pod CIDR that load balancers of an overlay give to translated traffic.
@@ -124,7 +154,7 @@ pub fn windows_transparent(inputs: &Inputs) -> Value {
     let plugin = json!({
         "type": "wincni",
         "capabilities": {"dns": true},
-        "ipam": ipam(inputs, json!({"gateway": nth(inputs.pod_cidr, 1)})),
+        "ipam": ipam(inputs, |pods| json!({"gateway": nth(pods, 1)})),
         "dns": {"nameservers": [inputs.dns_ip], "search": [format!("svc.{}", inputs.domain), inputs.domain]},
     });
     list(&inputs.name, &[plugin])
@@ -139,7 +169,7 @@ pub fn linux(inputs: &Inputs, bridge: &str, mtu: Option<u32>) -> Value {
         "isGateway": true,
         "ipMasq": false,
         "routed": true,
-        "ipam": ipam(inputs, json!({})),
+        "ipam": ipam(inputs, |_| json!({})),
     });
     if let Some(mtu) = mtu {
         plugin["mtu"] = json!(mtu);
@@ -151,14 +181,26 @@ pub fn linux(inputs: &Inputs, bridge: &str, mtu: Option<u32>) -> Value {
 mod tests {
     use super::*;
 
+    fn family([pods, node, cluster, services, lan]: [&str; 5]) -> Family {
+        Family {
+            pod_cidr: pods.parse().unwrap(),
+            node_ip: node.parse().unwrap(),
+            cluster_cidr: cluster.parse().unwrap(),
+            service_cidr: services.parse().ok(),
+            lan: lan.parse().ok(),
+        }
+    }
+
+    fn both() -> Inputs {
+        let second = family(["fd00:1:0:1::/64", "fd00:10:240::12", "fd00:1::/48", "fd00:2::/112", "fd00:10:240::/64"]);
+        Inputs { second: Some(second), ..inputs() }
+    }
+
     fn inputs() -> Inputs {
         Inputs {
             name: "mullion".into(),
-            pod_cidr: "192.168.1.0/24".parse().unwrap(),
-            node_ip: "10.240.0.12".parse().unwrap(),
-            cluster_cidr: "192.168.0.0/16".parse().unwrap(),
-            service_cidr: "10.96.0.0/12".parse().unwrap(),
-            lan: "10.240.0.0/24".parse().unwrap(),
+            first: family(["192.168.1.0/24", "10.240.0.12", "192.168.0.0/16", "10.96.0.0/12", "10.240.0.0/24"]),
+            second: None,
             dns_ip: "10.96.0.10".parse().unwrap(),
             domain: "cluster.local".into(),
             ipam_dir: Some("/var/lib/mullion/cni".into()),
@@ -170,12 +212,16 @@ mod tests {
     fn golden_configurations() {
         insta::assert_json_snapshot!("windows", windows(&inputs()));
         insta::assert_json_snapshot!("linux", linux(&inputs(), "mullion0", None));
+        insta::assert_json_snapshot!("windows_of_both_families", windows(&both()));
+        insta::assert_json_snapshot!("linux_of_both_families", linux(&both(), "mullion0", None));
     }
 
     #[test]
     fn subnet_env_is_flannels() {
         let golden = "FLANNEL_NETWORK=192.168.0.0/16\nFLANNEL_SUBNET=192.168.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
         assert_eq!(subnet_env(&inputs(), Some(1450)), golden);
+        let ipv6 = "FLANNEL_IPV6_NETWORK=fd00:1::/48\nFLANNEL_IPV6_SUBNET=fd00:1:0:1::1/64\nFLANNEL_MTU=1450\n";
+        assert!(subnet_env(&both(), Some(1450)).contains(ipv6));
     }
 
     #[test]

@@ -71,8 +71,10 @@ pub enum Announcement {
     None,
     /// Others route its pods to it.
     HostGateway {
-        /// Where; absent means the node's own address.
+        /// Where, of IPv4; absent means the node's own address.
         public_ip: Option<IpAddr>,
+        /// The same of IPv6.
+        public_ipv6: Option<IpAddr>,
     },
     Vxlan {
         vni: u32,
@@ -94,10 +96,15 @@ impl Announcement {
         match get("backend-type") {
             None => Self::None,
             Some("vxlan") => vxlan(get("backend-data").unwrap_or_default(), get("public-ip")).unwrap_or_else(Self::Bad),
-            Some(HOST_GATEWAY) => public_ip(get("public-ip")).map(|public_ip| Self::HostGateway { public_ip }).unwrap_or_else(Self::Bad),
+            Some(HOST_GATEWAY) => host_gateway(get("public-ip"), get("public-ipv6")).unwrap_or_else(Self::Bad),
             Some(other) => Self::Other(other.chars().take(40).collect()),
         }
     }
+}
+
+fn host_gateway(v4: Option<&str>, v6: Option<&str>) -> Result<Announcement, String> {
+    let (public_ip, public_ipv6) = (public_ip("public-ip", v4)?, public_ip("public-ipv6", v6)?);
+    Ok(Announcement::HostGateway { public_ip: public_ip.filter(IpAddr::is_ipv4), public_ipv6: public_ipv6.filter(IpAddr::is_ipv6) })
 }
 
 fn vxlan(data: &str, public_ip: Option<&str>) -> Result<Announcement, String> {
@@ -112,37 +119,35 @@ fn vxlan(data: &str, public_ip: Option<&str>) -> Result<Announcement, String> {
         Some("") => None,
         Some(text) => Some(text.parse().map_err(|error: NoMac| format!("annotation {PREFIX}backend-data: {error}"))?),
     };
-    let public_ip = self::public_ip(public_ip)?;
+    let public_ip = self::public_ip("public-ip", public_ip)?;
     Ok(Announcement::Vxlan { vni: vni as u32, mac, public_ip })
 }
 
-fn public_ip(text: Option<&str>) -> Result<Option<IpAddr>, String> {
+fn public_ip(name: &str, text: Option<&str>) -> Result<Option<IpAddr>, String> {
     let host = |text: &str| {
         let ip: IpAddr = text.parse().ok()?;
         let is_host = !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback()) && ip != IpAddr::from([255; 4]);
         is_host.then_some(ip)
     };
-    text.map(|text| host(text).ok_or_else(|| format!("annotation {PREFIX}public-ip is no address of a host"))).transpose()
+    text.map(|text| host(text).ok_or_else(|| format!("annotation {PREFIX}{name} is no address of a host"))).transpose()
 }
 
 /// The annotations of a node with a vxlan tunnel.
 pub fn announce_vxlan(vni: u32, mac: Mac, public_ip: IpAddr) -> BTreeMap<String, String> {
-    annotations("vxlan", format!("{{\"VNI\":{vni},\"VtepMAC\":\"{mac}\"}}"), public_ip)
+    annotations("vxlan", format!("{{\"VNI\":{vni},\"VtepMAC\":\"{mac}\"}}"), Some(public_ip), None)
 }
 
-/// The annotations of a node that others route to.
-pub fn announce_host_gateway(public_ip: IpAddr) -> BTreeMap<String, String> {
-    annotations(HOST_GATEWAY, "null".to_owned(), public_ip)
+/// The annotations of a node that others route to, at its address of each family that its pods have.
+pub fn announce_host_gateway(public_ip: Option<IpAddr>, public_ipv6: Option<IpAddr>) -> BTreeMap<String, String> {
+    annotations(HOST_GATEWAY, "null".to_owned(), public_ip, public_ipv6)
 }
 
-fn annotations(backend: &str, data: String, public_ip: IpAddr) -> BTreeMap<String, String> {
-    let annotations = [
-        ("kube-subnet-manager", "true".to_owned()),
-        ("backend-type", backend.to_owned()),
-        ("backend-data", data),
-        ("public-ip", public_ip.to_string()),
-    ];
-    annotations.into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
+fn annotations(backend: &str, data: String, public_ip: Option<IpAddr>, public_ipv6: Option<IpAddr>) -> BTreeMap<String, String> {
+    let of_ipv4 = |ip: IpAddr| [("backend-data", data.clone()), ("public-ip", ip.to_string())];
+    let of_ipv6 = |ip: IpAddr| [("backend-v6-data", data.clone()), ("public-ipv6", ip.to_string())];
+    let annotations = [("kube-subnet-manager", "true".to_owned()), ("backend-type", backend.to_owned())];
+    let families = public_ip.into_iter().flat_map(of_ipv4).chain(public_ipv6.into_iter().flat_map(of_ipv6));
+    annotations.into_iter().chain(families).map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
 }
 
 #[cfg(test)]
@@ -170,16 +175,18 @@ mod tests {
         );
         assert_eq!(Announcement::read(&written), Announcement::Vxlan { vni: 4096, mac: Some(mac), public_ip: "192.0.2.1".parse().ok() });
         assert_eq!(mac.dashed(), "0E-2A-0A-F4-01-05");
-        let written = announce_host_gateway("192.0.2.1".parse().unwrap());
+        let written = announce_host_gateway("192.0.2.1".parse().ok(), "fd00::1".parse().ok());
         assert_eq!(written["flannel.alpha.coreos.com/backend-data"], "null", "the text, not an empty one");
-        assert_eq!(Announcement::read(&written), Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok() });
+        assert_eq!((&*written["flannel.alpha.coreos.com/backend-v6-data"], &*written["flannel.alpha.coreos.com/public-ipv6"]), ("null", "fd00::1"));
+        let announced = Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok(), public_ipv6: "fd00::1".parse().ok() };
+        assert_eq!(Announcement::read(&written), announced);
     }
 
     #[test]
     fn states_of_other_nodes_are_told_apart() {
         assert_eq!(Announcement::read(&BTreeMap::new()), Announcement::None);
-        assert_eq!(read("host-gw", "null", "192.0.2.1"), Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok() });
-        assert_eq!(read("host-gw", "null", ""), Announcement::HostGateway { public_ip: None });
+        assert_eq!(read("host-gw", "null", "192.0.2.1"), Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok(), public_ipv6: None });
+        assert_eq!(read("host-gw", "null", ""), Announcement::HostGateway { public_ip: None, public_ipv6: None });
         assert_eq!(read("udp", "", ""), Announcement::Other("udp".into()));
         let empty = r#"{"VNI":4096,"VtepMAC":""}"#;
         assert_eq!(read("vxlan", empty, ""), Announcement::Vxlan { vni: 4096, mac: None, public_ip: None });

@@ -48,6 +48,20 @@ impl Desired {
         }
     }
 
+    /// The same with a second subnet, of the other address family, whose `2` the host has too.
+    #[must_use]
+    pub fn with_subnet(mut self, pod_cidr: IpNet) -> Self {
+        let subnet = Subnet::new(pod_cidr, nth(pod_cidr, 1));
+        match self.network.ipams.first_mut() {
+            Some(ipam) => ipam.subnets.push(subnet),
+            None => return self,
+        }
+        if let (Some(endpoint), Ok(address)) = (&mut self.endpoint, IpNet::new(nth(pod_cidr, 2), pod_cidr.prefix_len())) {
+            endpoint.ip_configurations.extend(HostComputeEndpoint::local("", address, None).ip_configurations);
+        }
+        self
+    }
+
     /// An overlay `name` on `adapter` with this node's pod CIDR in segment `vni`; `.1` is its distributed router, and the host
     /// reaches its own pods (`HostRoute`). HNS chooses the router's MAC.
     pub fn overlay(cluster_uid: &str, name: &str, adapter: &str, pod_cidr: IpNet, vni: u32) -> Self {
@@ -126,5 +140,11 @@ mod tests {
         let desired = Desired::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap());
         insta::assert_json_snapshot!("network", desired.network);
         insta::assert_json_snapshot!("endpoint", desired.endpoint.unwrap());
+        let both = Desired::new("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap()).with_subnet("fd00:1:0:1::/64".parse().unwrap());
+        let subnets: Vec<_> =
+            both.network.subnets().filter_map(|subnet| Some((subnet.prefix()?.to_string(), subnet.gateway()?.to_string()))).collect();
+        assert_eq!(subnets, [("192.168.1.0/24", "192.168.1.1"), ("fd00:1:0:1::/64", "fd00:1:0:1::1")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+        let addresses: Vec<_> = both.endpoint.unwrap().ip_configurations.iter().map(|ip| format!("{}/{}", ip.ip_address, ip.prefix_length)).collect();
+        assert_eq!(addresses, ["192.168.1.2/24", "fd00:1:0:1::2/64"]);
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod bgp;
 mod desired;
+mod families;
 mod host_gateway;
 mod l3;
 mod transparent;
@@ -70,6 +71,15 @@ impl Mode {
     pub fn name(self) -> &'static str {
         self.row().1
     }
+
+    /// Why the mode carries IPv4 alone, where it does.
+    pub fn one_family(self) -> Option<&'static str> {
+        match self {
+            Self::Vxlan => Some("overlays of HNS have no IPv6"),
+            Self::Transparent => Some("on Windows, pods have IPv6 on L2Bridge networks alone"),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Mode {
@@ -133,10 +143,10 @@ pub struct PodSettings {
     pub cluster_uid: String,
     /// Name of the network, in CNI and HNS.
     pub network_name: String,
-    /// Every ClusterIP lies here.
-    pub service_cidr: IpNet,
-    /// The network of the nodes.
-    pub lan: IpNet,
+    /// Every ClusterIP lies in one of these; one per address family.
+    pub service_cidrs: Vec<IpNet>,
+    /// The networks of the nodes; one per address family.
+    pub lans: Vec<IpNet>,
     /// Cluster DNS.
     pub dns_ip: IpAddr,
     /// For example `cluster.local`.
@@ -207,6 +217,8 @@ pub struct HostState {
     pub dr_mac: Option<Mac>,
     /// In the mode bgp.
     pub bgp: Option<Arc<bgp::Known>>,
+    /// Whether the Host Networking Service of a Windows node has IPv6.
+    pub hns_ipv6: bool,
 }
 
 /// Facts of the pod network that other parts of the node need.
@@ -256,6 +268,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         );
         desired.problems.push(Problem::of_node(Kind::CidrMissing, own, text));
     }
+    desired.problems.extend(families::problems(inputs));
     desired
 }
 
@@ -289,6 +302,9 @@ pub fn peers<'a>(own: &str, nodes: &'a BTreeMap<String, NodeRow>, cluster_cidrs:
                 continue;
             }
             taken.insert(cidr, (name, row));
+            if name != own && row.address(cidr).is_none() && !row.addresses.is_empty() {
+                problems.push(families::no_address(name, cidr, "these pods are not reached"));
+            }
             if let Some(address) = row.address(cidr).filter(|_| name != own) {
                 peers.push(Peer { node: name, row, cidr, address });
             }
@@ -305,20 +321,26 @@ impl<'a> Inputs<'a> {
         peers
     }
 
-    /// What a node with a pod CIDR and an address, both of IPv4, attaches its pods with.
+    /// What this node attaches its pods with: the families that it has a pod CIDR and an address of, as far as mode and host carry them.
     fn own_pods(&self) -> Option<(&'a PodSettings, conf::Inputs)> {
         let Role::Node(pods) = &self.settings.role else { return None };
         let row = self.nodes.get(&self.settings.node_name)?;
-        let pod_cidr = row.pod_cidr()?;
-        let node_ip = row.address(pod_cidr)?;
-        let same_family = |net: &&IpNet| net.addr().is_ipv4() == pod_cidr.addr().is_ipv4();
+        let mut all = row.pod_cidrs.iter().filter(|cidr| families::refusal(self, **cidr).is_none()).filter_map(|cidr| {
+            let like = |nets: &[IpNet]| nets.iter().copied().find(|net| net.addr().is_ipv4() == cidr.addr().is_ipv4());
+            Some(conf::Family {
+                pod_cidr: *cidr,
+                node_ip: row.address(*cidr)?,
+                cluster_cidr: like(&self.settings.cluster_cidrs).unwrap_or(*cidr),
+                service_cidr: like(&pods.service_cidrs),
+                lan: like(&pods.lans),
+            })
+        });
+        let first = all.next()?;
+        let second = all.find(|family| family.node_ip.is_ipv4() != first.node_ip.is_ipv4());
         let inputs = conf::Inputs {
             name: pods.network_name.clone(),
-            pod_cidr,
-            node_ip,
-            cluster_cidr: self.settings.cluster_cidrs.iter().find(same_family).copied().unwrap_or(pod_cidr),
-            service_cidr: pods.service_cidr,
-            lan: pods.lan,
+            first,
+            second,
             dns_ip: pods.dns_ip,
             domain: pods.cluster_domain.clone(),
             ipam_dir: pods.ipam_dir.clone(),
@@ -337,7 +359,8 @@ impl<'a> Inputs<'a> {
         let Some((pods, inputs)) = self.own_pods() else { return };
         match &pods.attachment {
             Attachment::Windows { adapter, .. } => {
-                let network = hns::Desired::new(&pods.cluster_uid, &pods.network_name, adapter, inputs.pod_cidr);
+                let network = hns::Desired::new(&pods.cluster_uid, &pods.network_name, adapter, inputs.first.pod_cidr);
+                let network = inputs.second.iter().fold(network, |network, second| network.with_subnet(second.pod_cidr));
                 desired.hns = Some(network.with_placeholder(&pods.cluster_uid, adapter, &self.taken(pods)));
                 desired.mtu = self.state.uplink.map(|uplink| uplink.mtu);
                 desired.cni = Some(self.limited(conf::windows(&inputs), desired.mtu, USUAL_MTU));
@@ -348,14 +371,14 @@ impl<'a> Inputs<'a> {
 
     /// The pods of a Linux node where packets between nodes are plain.
     fn linux_bridge(&self, inputs: &conf::Inputs, bridge: &str, desired: &mut Desired) {
-        desired.masquerade = Some(Masquerade { pods: inputs.pod_cidr, cluster: inputs.cluster_cidr });
+        desired.masquerade = inputs.families().map(|family| Masquerade { pods: family.pod_cidr, cluster: family.cluster_cidr }).collect();
         desired.mtu = self.state.uplink.map(|uplink| uplink.mtu);
         desired.cni = Some(conf::linux(inputs, bridge, desired.mtu));
     }
 
     /// What the placeholder's subnet must not overlap.
     fn taken(&self, pods: &PodSettings) -> Vec<IpNet> {
-        self.settings.cluster_cidrs.iter().copied().chain([pods.service_cidr, pods.lan]).collect()
+        [&self.settings.cluster_cidrs, &pods.service_cidrs, &pods.lans].into_iter().flatten().copied().collect()
     }
 
     /// A configuration of a Windows node with the largest packet of pods, where HNS would choose another one.

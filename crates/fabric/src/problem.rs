@@ -21,6 +21,8 @@ pub enum Kind {
     AnnotationNotRead,
     /// The mode has not the address family.
     FamilyNotReached,
+    /// The node's pods have one address family, the cluster has two.
+    FamilyMissing,
     /// The node's address is no neighbour, or no route leads to it.
     NextHopUnreachable,
     /// There is no BGP session with a peer.
@@ -49,6 +51,7 @@ impl Kind {
             Self::MacTaken => "TunnelMACTaken",
             Self::AnnotationNotRead => "NetworkAnnotationNotRead",
             Self::FamilyNotReached => "AddressFamilyNotReached",
+            Self::FamilyMissing => "AddressFamilyMissing",
             Self::NextHopUnreachable => "NextHopUnreachable",
             Self::SessionDown => "BGPSessionDown",
             Self::RouteRefused => "BGPRouteRefused",
@@ -69,7 +72,8 @@ impl Kind {
             | Self::SegmentDiffers
             | Self::MacTaken
             | Self::AnnotationNotRead
-            | Self::FamilyNotReached => true,
+            | Self::FamilyNotReached
+            | Self::FamilyMissing => true,
             Self::NextHopUnreachable
             | Self::SessionDown
             | Self::RouteRefused
@@ -78,6 +82,11 @@ impl Kind {
             | Self::NetworkOfOthers
             | Self::Failed => false,
         }
+    }
+
+    /// Whether the node's pods have a network all the same, a smaller one.
+    pub fn leaves_a_network(self) -> bool {
+        self == Self::FamilyMissing
     }
 
     /// Whether it often passes without anyone's doing: a Node is given its pod CIDR, a service starts again.

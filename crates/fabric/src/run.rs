@@ -8,13 +8,13 @@ use std::time::Duration;
 use backoff::Backoff;
 use cluster::{Informer, Selection};
 use hcn::watch::{Change, Listener};
-use hcn::{Event, HcnClient};
+use hcn::{Event, HcnClient, SupportedFeatures};
 use host::{HostRoute, Routes};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use thiserror_ext::AsReport as _;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::Instant;
 
 use crate::conf;
@@ -95,7 +95,7 @@ pub async fn run(mut config: Config, shutdown: impl Future<Output = ()>) {
     let status = config.status.clone().unwrap_or_else(|| watch::Sender::new(Status::default()));
     let changes = config.changes.take();
     let reporter = Reporter::new(config.client.clone(), &config.settings.node_name, config.full_pass);
-    let fabric = Fabric { config, nodes, status, reporter, unsettled: None };
+    let fabric = Fabric { config, nodes, status, reporter, unsettled: None, features: OnceCell::new() };
     tokio::pin!(shutdown);
     tokio::select! {
         () = fabric.drive(changes) => {}
@@ -118,6 +118,8 @@ struct Fabric {
     status: watch::Sender<Status>,
     reporter: Reporter,
     unsettled: Option<Unsettled>,
+    /// Of the Host Networking Service.
+    features: OnceCell<SupportedFeatures>,
 }
 
 impl Fabric {
@@ -259,7 +261,9 @@ impl Fabric {
             && let Attachment::Windows { .. } = pods.attachment
         {
             state.dr_mac = if self.config.settings.mode == Mode::Vxlan { dr_mac(hcn, pods).await? } else { None };
-            state.sets_mtu = hcn.features().await.is_ok_and(|features| features.version >= HNS_SETS_MTU);
+            // Asked once: a service that does not answer must not take IPv6 from pods.
+            let features = self.features.get_or_try_init(|| hcn.features()).await.map_err(|error| error.to_report_string())?;
+            (state.sets_mtu, state.hns_ipv6) = (features.version >= HNS_SETS_MTU, features.ipv6_dual_stack);
         }
         Ok(state)
     }
@@ -316,8 +320,8 @@ impl Fabric {
             kept.made_switch = ensured?.made_switch;
         }
         #[cfg(target_os = "linux")]
-        if let Some(masquerade) = desired.masquerade {
-            apply::forwarding::ensure(masquerade).map_err(|error| Problem::failed(error.to_report_string()))?;
+        if !desired.masquerade.is_empty() {
+            apply::forwarding::ensure(&desired.masquerade).map_err(|error| Problem::failed(error.to_report_string()))?;
         }
         let Some(document) = &desired.cni else { return Ok(kept) };
         if let (Some(path), Some(text)) = (&pods.subnet_env, &desired.subnet_env) {

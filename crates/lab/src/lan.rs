@@ -1,13 +1,15 @@
 //! Addresses of the hosts on the LAN. Pure.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 /// The LAN between the hosts.
 pub const LAN: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 240, 0, 0), 24);
+/// The same in IPv6, which hosts have in labs with both families.
+pub const LAN_IPV6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0x10, 0x240, 0, 0, 0, 0, 0), 64);
 /// Name of the host between the LAN and elsewhere.
 pub const ROUTER: &str = "gw";
 /// The adapter that some hosts have beside `eth0`, on a network of its own, without an address.
@@ -34,6 +36,13 @@ pub struct Host {
     pub name: String,
     /// Its address on the LAN.
     pub address: Ipv4Addr,
+}
+
+/// The IPv6 address of a host: its last part reads as that of its IPv4 address, `::11` beside `.11`.
+pub fn ipv6(address: Ipv4Addr) -> Ipv6Addr {
+    let last = u16::from(address.octets()[3]);
+    let as_written = (last / 100) << 8 | (last / 10 % 10) << 4 | last % 10;
+    (u128::from(LAN_IPV6.network()) | u128::from(as_written)).into()
 }
 
 /// The hosts on the LAN: `cp`, then the nodes in their order, each with the address it had (`known`), else the first free one. `gw` is
@@ -64,6 +73,14 @@ mod tests {
         let known = BTreeMap::from([("b".to_owned(), Ipv4Addr::new(10, 240, 0, 11))]);
         let text: Vec<_> = hosts(["a", "b", "c"], &known).unwrap().iter().map(|h| format!("{} {}", h.name, h.address)).collect();
         assert_eq!(text, ["cp 10.240.0.2", "a 10.240.0.12", "b 10.240.0.11", "c 10.240.0.13"]);
+    }
+
+    #[test]
+    fn both_addresses_of_a_host_end_alike() {
+        for (last, expected) in [(1, "fd00:10:240::1"), (11, "fd00:10:240::11"), (99, "fd00:10:240::99"), (254, "fd00:10:240::254")] {
+            let address = ipv6(Ipv4Addr::new(10, 240, 0, last));
+            assert!(address.to_string() == expected && LAN_IPV6.contains(&address), "{address}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | module | what it does | where it runs |
 //! | --- | --- | --- |
-//! | [`plan`] | the LAN and addresses of hosts | anywhere, pure |
+//! | [`lan`] | the LAN and addresses of hosts | anywhere, pure |
 //! | [`dir`] | DIR and RUN: lock and paths | real host |
 //! | [`owner`] | whose files a lab of root's has | real host |
 //! | [`preflight`] | port, disk, user namespaces | real host |
@@ -45,6 +45,7 @@
 //!     // Init keeps the lock too: it is free when the last process has ended, even if the supervisor was killed.
 //!     fds: vec![("api".into(), api.into()), (dir::LOCK.into(), lock.file().try_clone().expect("a descriptor").into())],
 //!     routes: Vec::new(),
+//!     ipv6: false,
 //!     outside: None,
 //!     shared: vec![supervisor::SharedDir { path: env.cache_dir(), entries: vec!["images"] }],
 //!     init: vec!["/proc/self/exe".into(), "lab-init".into()], // calls init::main(last argument)

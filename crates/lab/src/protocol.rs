@@ -1,9 +1,9 @@
 //! Messages between supervisor and init, and the document of `status`: JSON, one value per message.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::lan::Host;
@@ -23,7 +23,10 @@ pub struct InitConfig {
     /// Prefix length of the LAN.
     pub prefix: u8,
     /// Further networks and the hosts that know the way there, for the router.
-    pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
+    pub routes: Vec<(IpNet, IpAddr)>,
+    /// Whether hosts have IPv6 too, [`crate::lan::ipv6`].
+    #[serde(default)]
+    pub ipv6: bool,
     /// Whether the router is to translate what leaves by [`crate::outside::LINK`].
     pub outside: bool,
     /// Whether a thread of init's stays in the router's namespace, for a pasta that may not look at init's descriptors.

@@ -8,7 +8,7 @@ mod ports;
 
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use linux_sys::fdpass;
 use linux_sys::signal::{Signal, Signals};
 use linux_sys::spawn::{Child, Namespaces, Spawn, Stdio, Step};
@@ -54,7 +54,9 @@ pub struct LabConfig {
     /// last process has ended, however the supervisor ends. At most 16.
     pub fds: Vec<(String, OwnedFd)>,
     /// Further networks and the hosts that know the way there, for the router.
-    pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
+    pub routes: Vec<(IpNet, IpAddr)>,
+    /// Whether hosts have IPv6 too, [`crate::lan::ipv6`].
+    pub ipv6: bool,
     /// The way to the outside, if there is to be one.
     pub outside: Option<outside::Settings>,
     /// Directories besides DIR and RUN that processes of the lab write.
@@ -127,7 +129,7 @@ pub fn start(config: LabConfig) -> Result<Lab, LabError> {
 }
 
 fn try_start(config: LabConfig) -> Result<Lab, LabError> {
-    let LabConfig { dirs, hosts, two_adapters, processes, fds, routes, outside, shared: directories, init } = config;
+    let LabConfig { dirs, hosts, two_adapters, processes, fds, routes, ipv6, outside, shared: directories, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
     let (names, fds): (Vec<String>, Vec<OwnedFd>) = fds.into_iter().unzip();
@@ -139,6 +141,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
         gateway: GATEWAY,
         prefix: LAN.prefix_len(),
         routes,
+        ipv6,
         outside: outside.is_some(),
         router_thread: outside.is_some() && linux_sys::spawn::is_machine_root().unwrap_or(false),
         processes,

@@ -125,6 +125,7 @@ impl Bench {
             processes,
             fds: Vec::new(),
             routes: Vec::new(),
+            ipv6: false,
             outside: None,
             shared: vec![SharedDir { path: self.file("shared"), entries: Vec::new() }],
             init,
@@ -176,6 +177,11 @@ fn hosts_reach_each_other_and_nothing_is_left() {
     server.readiness = Readiness::Notify;
     let mut far = bench.program("far", "n2", &["fetch", "10.240.0.11:80", out.to_str().unwrap()]);
     far.after = vec!["server".into()];
+    let out6 = bench.out("out6");
+    let mut server6 = bench.program("server6", "gw", &["serve", "[fd00:10:240::1]:80", "from gw"]);
+    server6.readiness = Readiness::Notify;
+    let mut far6 = bench.program("far6", "n2", &["fetch", "[fd00:10:240::1]:80", out6.to_str().unwrap()]);
+    far6.after = vec!["server6".into()];
     let mut gateway = bench.program("gateway", "gw", &["serve", "10.240.0.1:80", "from gw"]);
     gateway.readiness = Readiness::Notify;
     let api = preflight::bind_api(0).unwrap();
@@ -183,13 +189,15 @@ fn hosts_reach_each_other_and_nothing_is_left() {
     let mut control = bench.program("control", "cp", &["serve-inherited", "4", "from cp"]);
     control.fds = vec![("api".into(), 4)];
     control.readiness = Readiness::Notify;
-    let mut config = bench.config(vec![server, far, gateway, control, bench.program("sleep", "cp", &["sleep"])]);
+    let mut config = bench.config(vec![server, far, server6, far6, gateway, control, bench.program("sleep", "cp", &["sleep"])]);
     config.fds = vec![("api".into(), OwnedFd::from(api))];
+    config.ipv6 = true;
     let start = Instant::now();
     let lab = supervisor::start(config).unwrap_or_else(|e| panic!("{e}"));
     let started = start.elapsed();
     lab.wait_ready(&["server", "gateway", "control", "sleep"], LIMIT, |_| {}).unwrap();
     until("an answer over the LAN", || read(&out) == "from n1");
+    until("an answer over IPv6", || read(&out6) == "from gw");
     let mut text = String::new();
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(text, "from cp", "the inherited listener answers on the real host");
@@ -314,6 +322,7 @@ fn supervise(root: &Path) -> ExitCode {
         processes: vec![sleeper],
         fds,
         routes: Vec::new(),
+        ipv6: false,
         outside: None,
         shared: Vec::new(),
         init,

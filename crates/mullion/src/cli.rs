@@ -8,7 +8,7 @@ use fabric::Mode;
 use host::NodeOs;
 use ipnet::IpNet;
 use node_config::kubelet::{EvictionHard, FeatureGates};
-use node_config::{ConfigError, GoDuration, NetworkList, NetworkName, NodeConfig, Parsed, node};
+use node_config::{ConfigError, Families, GoDuration, NetworkList, NetworkName, NodeConfig, Parsed, node};
 
 pub mod fabric_cli;
 
@@ -145,9 +145,9 @@ pub struct NodeArgs {
     /// Name of the Node (default: the host's name in lower case)
     #[arg(long, required_unless_present = "config")]
     pub hostname_override: Option<String>,
-    /// Address of the node that others reach it at
+    /// Address of the node that others reach it at; with two address families ADDRESS,ADDRESS, the primary one first
     #[arg(long, required_unless_present = "config")]
-    pub node_ip: Option<IpAddr>,
+    pub node_ip: Option<Families<IpAddr>>,
     /// What the node runs: linux, windows or windows:BUILD [default: that of this machine]
     #[arg(long)]
     pub os: Option<NodeOs>,
@@ -166,15 +166,15 @@ pub struct NodeArgs {
     /// Whether pods of a Windows node reach themselves through their Services (loopbackDSR of win-bridge) [default: true]
     #[arg(long, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub loopback_dsr: Option<bool>,
-    /// Every pod's address lies here
+    /// Every pod's address lies here; with two address families NETWORK,NETWORK
     #[arg(long, required_unless_present = "config")]
-    pub cluster_cidr: Option<IpNet>,
-    /// Every ClusterIP lies here
+    pub cluster_cidr: Option<Families<IpNet>>,
+    /// Every ClusterIP lies here, alike
     #[arg(long, required_unless_present = "config")]
-    pub service_cidr: Option<IpNet>,
-    /// The network of the nodes
+    pub service_cidr: Option<Families<IpNet>>,
+    /// The network of the nodes, alike
     #[arg(long, required_unless_present = "config")]
-    pub lan: Option<IpNet>,
+    pub lan: Option<Families<IpNet>>,
     /// Cluster DNS server
     #[arg(long, required_unless_present = "config")]
     pub cluster_dns: Option<IpAddr>,
@@ -296,9 +296,6 @@ impl NodeArgs {
                 *place = given;
             }
         }
-        fn some<T>(place: &mut Option<T>, given: Option<T>) {
-            *place = given.or(place.take());
-        }
         fn list<T>(place: &mut Vec<T>, given: Vec<T>) {
             if !given.is_empty() {
                 *place = given;
@@ -321,16 +318,16 @@ impl NodeArgs {
         } = self;
         set(&mut node.kubeconfig, kubeconfig);
         set(&mut node.node_name, hostname_override);
-        some(&mut node.node_ip, node_ip);
+        set(&mut node.node_ip, node_ip);
         set(&mut node.os, os);
         list(&mut node.roots, roots);
         set(&mut agent.container_runtime_endpoint, container_runtime_endpoint);
         set(&mut node.hcn, hcn);
         set(&mut node.adapter, adapter);
         set(&mut node.loopback_dsr, loopback_dsr);
-        set(&mut proxy.cluster_cidr, self.cluster_cidr.map(|net| NetworkList(vec![NetworkName::Net(net)])));
-        some(&mut node.service_cidr, self.service_cidr);
-        some(&mut node.lan, self.lan);
+        set(&mut proxy.cluster_cidr, self.cluster_cidr.map(|nets| NetworkList(nets.iter().map(NetworkName::Net).collect())));
+        set(&mut node.service_cidr, self.service_cidr);
+        set(&mut node.lan, self.lan);
         set(&mut agent.cluster_dns, self.cluster_dns.map(|ip| vec![ip]));
         set(&mut agent.cluster_domain, self.cluster_domain);
         set(&mut node.network, self.network.map(|mode| mode.to_string()));

@@ -33,4 +33,4 @@ pub use kube_proxy::KubeProxyConfiguration;
 pub use kubelet::KubeletConfiguration;
 pub use node::{NodeConfig, NodeConfiguration};
 pub use port_range::PortRange;
-pub use values::{ListenAddress, NetworkList, NetworkName, ValueError};
+pub use values::{Families, ListenAddress, NetworkList, NetworkName, OfFamily, ValueError};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::document::{self, ConfigError, Document, Parsed};
 use crate::kube_proxy::{KubeProxyConfiguration, ProxyMode};
 use crate::kubelet::{EvictionHard, KubeletConfiguration};
-use crate::values::{NetworkName, as_text, empty_is_none};
+use crate::values::{Families, NetworkName, as_text};
 
 /// A part of a node that can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +80,9 @@ pub struct NodeConfiguration {
     /// Path of the kubeconfig with the node's identity.
     pub kubeconfig: String,
     pub node_name: String,
-    /// Address of the node that others reach it at.
-    #[serde(rename = "nodeIP", with = "empty_is_none")]
-    pub node_ip: Option<IpAddr>,
+    /// Address of the node that others reach it at, or one of each family, as upstream's `--node-ip`.
+    #[serde(rename = "nodeIP")]
+    pub node_ip: Families<IpAddr>,
     /// What the node runs.
     #[serde(with = "os_as_text")]
     pub os: NodeOs,
@@ -95,12 +95,11 @@ pub struct NodeConfiguration {
     /// Whether pods of a Windows node reach themselves through their Services.
     #[serde(rename = "loopbackDSR")]
     pub loopback_dsr: bool,
-    /// Every ClusterIP lies here.
-    #[serde(rename = "serviceCIDR", with = "empty_is_none")]
-    pub service_cidr: Option<IpNet>,
-    /// The network of the nodes.
-    #[serde(with = "empty_is_none")]
-    pub lan: Option<IpNet>,
+    /// Every ClusterIP lies here: one network, or one of each family.
+    #[serde(rename = "serviceCIDR")]
+    pub service_cidr: Families<IpNet>,
+    /// The network of the nodes, or one of each family.
+    pub lan: Families<IpNet>,
     /// How pods of different nodes reach each other: a mode of the pod network; empty for the default.
     pub network: String,
     /// flannel's `net-conf.json`, which says mode and tunnel in the place of `network`; empty for none.
@@ -134,14 +133,14 @@ impl Default for NodeConfiguration {
         Self {
             kubeconfig: String::new(),
             node_name: String::new(),
-            node_ip: None,
+            node_ip: Families::default(),
             os: default_os(),
             roots: Vec::new(),
             hcn: String::new(),
             adapter: "Ethernet".to_owned(),
             loopback_dsr: true,
-            service_cidr: None,
-            lan: None,
+            service_cidr: Families::default(),
+            lan: Families::default(),
             network: String::new(),
             flannel_net_conf: String::new(),
             flannel_subnet_env: String::new(),
@@ -237,15 +236,17 @@ impl NodeConfig {
         if node.os.is_windows() && self.kubelet.eviction_hard == EvictionHard::default() {
             self.kubelet.eviction_hard = EvictionHard::of_windows();
         }
-        let node_ip = node.node_ip.ok_or_else(|| missing("node-ip", "nodeIP"))?;
-        let service_cidr = node.service_cidr.ok_or_else(|| missing("service-cidr", "serviceCIDR"))?;
-        let lan = node.lan.ok_or_else(|| missing("lan", "lan"))?;
+        let node_ip = node.node_ip.first().ok_or_else(|| missing("node-ip", "nodeIP"))?;
+        node.service_cidr.first().ok_or_else(|| missing("service-cidr", "serviceCIDR"))?;
+        node.lan.first().ok_or_else(|| missing("lan", "lan"))?;
         let cluster_dns = *self.kubelet.cluster_dns.first().ok_or_else(|| missing("cluster-dns", "clusterDNS"))?;
-        let cluster_cidr = match self.kube_proxy.cluster_cidr.0.as_slice() {
-            [NetworkName::Net(net)] => *net,
-            [] => return Err(missing("cluster-cidr", "clusterCIDR")),
-            _ => return Err(ConfigError::Conflict("clusterCIDR of a node is one network".to_owned())),
-        };
+        if self.kube_proxy.cluster_cidr.0.is_empty() {
+            return Err(missing("cluster-cidr", "clusterCIDR"));
+        }
+        let networks = self.kube_proxy.cluster_cidr.0.iter().map(|name| if let NetworkName::Net(net) = name { Some(*net) } else { None });
+        let cluster_cidr = networks.collect::<Option<Vec<_>>>().and_then(|networks| Families::new(networks).ok());
+        let one_each = || ConfigError::Conflict("clusterCIDR of a node is one network, or one of each address family".to_owned());
+        let cluster_cidr = cluster_cidr.ok_or_else(one_each)?;
         let proxy = &mut self.kube_proxy;
         proxy.hostname_override.clone_from(&node.node_name);
         proxy.bind_address = node_ip;
@@ -256,7 +257,7 @@ impl NodeConfig {
         if node.os.is_windows() {
             proxy.winkernel.network_name = network.to_owned();
         }
-        Ok(Complete { config: self, node_ip, cluster_cidr, service_cidr, lan, cluster_dns })
+        Ok(Complete { config: self, node_ip, cluster_cidr, cluster_dns })
     }
 }
 
@@ -265,13 +266,10 @@ impl NodeConfig {
 pub struct Complete {
     /// The configuration in effect.
     pub config: NodeConfig,
+    /// The node's address of its primary family.
     pub node_ip: IpAddr,
     /// Every pod's address lies here.
-    pub cluster_cidr: IpNet,
-    /// Every ClusterIP lies here.
-    pub service_cidr: IpNet,
-    /// The network of the nodes.
-    pub lan: IpNet,
+    pub cluster_cidr: Families<IpNet>,
     /// The first cluster DNS server.
     pub cluster_dns: IpAddr,
 }

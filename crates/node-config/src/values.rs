@@ -108,6 +108,123 @@ pub enum ValueError {
     /// Neither a network nor the name of some.
     #[error("{0:?} is no network, write it as 192.168.0.0/16")]
     Network(String),
+    /// Not what one of a list must be.
+    #[error("{text:?} is no {what}")]
+    NoMember {
+        text: String,
+        /// With an example.
+        what: &'static str,
+    },
+    /// More than one of a family.
+    #[error("{first} and {second} are of one address family: write one, or one of IPv4 and one of IPv6")]
+    SameFamily { first: String, second: String },
+}
+
+/// What an address family has one of.
+pub trait OfFamily: Copy + fmt::Display + FromStr {
+    /// With an example, for messages.
+    const WHAT: &'static str;
+
+    fn is_ipv6(&self) -> bool;
+}
+
+impl OfFamily for IpAddr {
+    const WHAT: &'static str = "address, write it as 10.0.0.5";
+
+    fn is_ipv6(&self) -> bool {
+        IpAddr::is_ipv6(self)
+    }
+}
+
+impl OfFamily for IpNet {
+    const WHAT: &'static str = "network, write it as 192.168.0.0/16";
+
+    fn is_ipv6(&self) -> bool {
+        self.addr().is_ipv6()
+    }
+}
+
+/// At most one address or network of each family, in one text with a comma between. The first one's family is the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Families<T> {
+    first: Option<T>,
+    second: Option<T>,
+}
+
+impl<T> Default for Families<T> {
+    fn default() -> Self {
+        Self { first: None, second: None }
+    }
+}
+
+impl<T> From<T> for Families<T> {
+    fn from(only: T) -> Self {
+        Self { first: Some(only), second: None }
+    }
+}
+
+impl<T: OfFamily> Families<T> {
+    /// # Errors
+    /// [`ValueError::SameFamily`].
+    pub fn new(members: impl IntoIterator<Item = T>) -> Result<Self, ValueError> {
+        members.into_iter().try_fold(Self::default(), |all, next| match (all.first, all.second) {
+            (None, _) => Ok(next.into()),
+            (Some(first), None) if first.is_ipv6() != next.is_ipv6() => Ok(Self { second: Some(next), ..all }),
+            (Some(first), _) => {
+                let same = all.of(next.is_ipv6()).unwrap_or(first);
+                Err(ValueError::SameFamily { first: same.to_string(), second: next.to_string() })
+            }
+        })
+    }
+
+    /// That of the primary family.
+    pub fn first(&self) -> Option<T> {
+        self.first
+    }
+
+    /// That of one family.
+    pub fn of(&self, ipv6: bool) -> Option<T> {
+        self.iter().find(|member| member.is_ipv6() == ipv6)
+    }
+
+    /// The primary family's first.
+    pub fn iter(&self) -> impl Iterator<Item = T> + use<T> {
+        [self.first, self.second].into_iter().flatten()
+    }
+
+    /// Whether there is one of each family.
+    pub fn both(&self) -> bool {
+        self.second.is_some()
+    }
+}
+
+impl<T: OfFamily> fmt::Display for Families<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.iter().map(|member| member.to_string()).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl<T: OfFamily> FromStr for Families<T> {
+    type Err = ValueError;
+
+    /// The empty text is none.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = |part: &str| ValueError::NoMember { text: part.to_owned(), what: T::WHAT };
+        let parts = text.split(',').map(str::trim).filter(|_| !text.is_empty());
+        Self::new(parts.map(|part| part.parse().map_err(|_| wrong(part))).collect::<Result<Vec<T>, _>>()?)
+    }
+}
+
+impl<T: OfFamily> serde::Serialize for Families<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de, T: OfFamily> Deserialize<'de> for Families<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
 }
 
 /// A network, or one of the names that stand for some.
@@ -209,5 +326,24 @@ mod tests {
         let list: NetworkList = "localhost, 10.0.0.0/8".parse().unwrap();
         assert_eq!((list.networks().len(), list.to_string()), (3, "localhost,10.0.0.0/8".to_owned()));
         assert!("10.0.0.5".parse::<NetworkList>().unwrap_err().to_string().contains("is no network, write it as 192.168.0.0/16"));
+    }
+
+    #[test]
+    fn families_have_one_member_each() {
+        let read = |text: &str| text.parse::<Families<IpNet>>().map(|all| (all.to_string(), all.both())).map_err(|error| error.to_string());
+        for (text, expected) in [
+            ("", Ok(("", false))),
+            ("10.0.0.0/8", Ok(("10.0.0.0/8", false))),
+            ("fd00::/48, 10.0.0.0/8", Ok(("fd00::/48,10.0.0.0/8", true))),
+            ("10.0.0.0/8,", Err("\"\" is no network, write it as 192.168.0.0/16")),
+            ("10.0.0.0", Err("\"10.0.0.0\" is no network, write it as 192.168.0.0/16")),
+            ("10.0.0.0/8,11.0.0.0/8", Err("10.0.0.0/8 and 11.0.0.0/8 are of one address family: write one, or one of IPv4 and one of IPv6")),
+            ("10.0.0.0/8,fd00::/48,fd01::/48", Err("fd00::/48 and fd01::/48 are of one address family: write one, or one of IPv4 and one of IPv6")),
+        ] {
+            assert_eq!(read(text), expected.map(|(text, both)| (text.to_owned(), both)).map_err(str::to_owned), "{text}");
+        }
+        let ips: Families<IpAddr> = "10.0.0.5,fd00::5".parse().unwrap();
+        assert_eq!((ips.of(true), ips.of(false), ips.first()), ("fd00::5".parse().ok(), "10.0.0.5".parse().ok(), "10.0.0.5".parse().ok()));
+        assert!("here".parse::<Families<IpAddr>>().unwrap_err().to_string().contains("is no address, write it as 10.0.0.5"));
     }
 }

@@ -22,20 +22,26 @@ pub enum LinuxError {
     Masquerade(#[source] NftError),
 }
 
-/// Makes the node forward, and makes its pods leave with the node's address for everything outside the cluster. Changes
-/// nothing that is right.
-pub fn ensure(desired: Masquerade) -> Result<(), LinuxError> {
-    if !sysctl::get("net.ipv4.ip_forward").is_ok_and(|value| value == "1") {
-        sysctl::set("net.ipv4.ip_forward", "1").map_err(LinuxError::Forwarding)?;
+/// Makes the node forward, and makes its pods leave with the node's address for everything outside the cluster, in the families that they
+/// have. Changes nothing that is right.
+pub fn ensure(desired: &[Masquerade]) -> Result<(), LinuxError> {
+    for Masquerade { pods, .. } in desired {
+        let switch = if pods.addr().is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" };
+        if !sysctl::get(switch).is_ok_and(|value| value == "1") {
+            sysctl::set(switch, "1").map_err(LinuxError::Forwarding)?;
+        }
     }
-    masquerade(desired.pods, desired.cluster).map_err(LinuxError::Masquerade)
+    let tables = desired.iter().map(|masquerade| table(masquerade.pods, masquerade.cluster)).collect();
+    Nft::open().and_then(|nft| Engine::new(nft).reconcile(tables)).map(drop).map_err(LinuxError::Masquerade)
 }
 
-fn masquerade(pod_cidr: IpNet, cluster_cidr: IpNet) -> Result<(), NftError> {
-    let mut desired: Desired = Desired::new(Table::new(Family::Ip, TABLE));
-    let leaving = rule().ip_saddr(pod_cidr).ip_daddr_not(cluster_cidr).masquerade();
-    desired.chain(Chain::base(CHAIN, ChainType::Nat, Hook::Postrouting, 100), [leaving.comment(format!("{pod_cidr} leaves {cluster_cidr}"))]);
-    Engine::new(Nft::open()?).reconcile(vec![desired]).map(drop)
+/// The table of one family.
+fn table(pods: IpNet, cluster: IpNet) -> Desired {
+    let family = if pods.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };
+    let mut desired = Desired::new(Table::new(family, TABLE));
+    let leaving = rule().ip_saddr(pods).ip_daddr_not(cluster).masquerade().comment(format!("{pods} leaves {cluster}"));
+    desired.chain(Chain::base(CHAIN, ChainType::Nat, Hook::Postrouting, 100), [leaving]);
+    desired
 }
 
 #[cfg(test)]
@@ -52,17 +58,21 @@ mod tests {
             let table = Table::new(Family::Ip, TABLE);
             let nft = Nft::open().unwrap();
             let handles = || nft.rules(&table, CHAIN).unwrap().iter().map(|rule| rule.handle).collect::<Vec<_>>();
-            ensure(desired).unwrap();
+            ensure(&[desired]).unwrap();
             let first = handles();
-            ensure(desired).unwrap();
+            ensure(&[desired]).unwrap();
             assert_eq!((handles(), first.len()), (first.clone(), 1));
             assert_eq!(sysctl::get("net.ipv4.ip_forward").unwrap(), "1");
-            ensure(Masquerade { pods: "192.168.7.0/24".parse().unwrap(), ..desired }).unwrap();
+            ensure(&[Masquerade { pods: "192.168.7.0/24".parse().unwrap(), ..desired }]).unwrap();
             assert!(handles().len() == 1 && handles() != first);
+            let ipv6 = Masquerade { pods: "fd00:1:0:1::/64".parse().unwrap(), cluster: "fd00:1::/48".parse().unwrap() };
+            ensure(&[desired, ipv6]).unwrap();
+            assert_eq!(nft.rules(&Table::new(Family::Ip6, TABLE), CHAIN).unwrap().len(), 1);
+            assert_eq!(sysctl::get("net.ipv6.conf.all.forwarding").unwrap(), "1");
             let mut batch = Batch::new();
             batch.del_table(&table);
             nft.commit(&batch).unwrap();
-            ensure(desired).unwrap();
+            ensure(&[desired]).unwrap();
             assert_eq!(handles().len(), 1);
         });
     }

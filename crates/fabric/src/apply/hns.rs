@@ -1,5 +1,6 @@
 //! Makes the HNS network of a Windows node and the host's own endpoint on it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use hcn::document::{ModifyRequest, RemoteSubnetRoute, RequestType};
@@ -80,13 +81,17 @@ pub fn plan(existing: Option<&HostComputeNetwork>, desired: &Desired) -> Result<
     if existing.id != desired.network_id && !renamed(existing) {
         return Err(HnsError::Foreign { name: existing.name.clone(), id: existing.id, owner: existing.owner.clone() });
     }
-    let prefix = |network: &HostComputeNetwork| network.subnets().next().and_then(Subnet::prefix);
-    let show = |prefix: Option<IpNet>| prefix.map_or_else(|| "none".to_owned(), |p| p.to_string());
+    let prefixes = |network: &HostComputeNetwork| network.subnets().filter_map(Subnet::prefix).collect::<BTreeSet<IpNet>>();
+    let show = |prefixes: &BTreeSet<IpNet>| match prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" and ") {
+        none if none.is_empty() => "none".to_owned(),
+        some => some,
+    };
+    let (present, wanted) = (prefixes(existing), prefixes(&desired.network));
     if existing.network_type != desired.network.network_type {
         return Ok(NetworkStep::Recreate { why: format!("its type is {}", existing.network_type) });
     }
-    if prefix(existing) != prefix(&desired.network) {
-        return Ok(NetworkStep::Recreate { why: format!("its subnet is {}, not {}", show(prefix(existing)), show(prefix(&desired.network))) });
+    if present != wanted {
+        return Ok(NetworkStep::Recreate { why: format!("its subnet is {}, not {}", show(&present), show(&wanted)) });
     }
     Ok(NetworkStep::Keep)
 }
@@ -247,7 +252,9 @@ enum EndpointStep {
 
 fn plan_endpoint(existing: Option<&HostComputeEndpoint>, network: Guid, desired: &HostComputeEndpoint) -> EndpointStep {
     let Some(existing) = existing else { return EndpointStep::Create };
-    if existing.host_compute_network != network || existing.ip() != desired.ip() {
+    let addresses = |endpoint: &HostComputeEndpoint| endpoint.ip_configurations.iter().filter_map(|ip| ip.ip_address.parse().ok()).collect();
+    let (present, wanted): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) = (addresses(existing), addresses(desired));
+    if existing.host_compute_network != network || present != wanted {
         return EndpointStep::Recreate;
     }
     let attached = matches!(existing.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING);

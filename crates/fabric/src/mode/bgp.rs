@@ -105,13 +105,12 @@ struct Own<'a> {
     addresses: Vec<IpNet>,
     asn: u32,
     id: Ipv4Addr,
-    service_cidr: IpNet,
-    lan: IpNet,
+    pods: &'a PodSettings,
 }
 
 impl<'a> Own<'a> {
     /// None: its Node has no address yet.
-    fn of(inputs: &Inputs<'a>, pods: &PodSettings, row: &'a NodeRow) -> Option<Self> {
+    fn of(inputs: &Inputs<'a>, pods: &'a PodSettings, row: &'a NodeRow) -> Option<Self> {
         let name = &inputs.settings.node_name;
         let first = |v4: bool| row.addresses.iter().copied().find(|address| address.is_ipv4() == v4);
         let with_prefix = |address: IpAddr| {
@@ -126,7 +125,7 @@ impl<'a> Own<'a> {
         };
         let known = inputs.state.bgp.as_ref()?;
         let asn = inputs.settings.bgp.asn.or(row.calico.asn).unwrap_or_else(|| cluster_asn(known));
-        Some(Self { name, row, addresses, asn, id, service_cidr: pods.service_cidr, lan: pods.lan })
+        Some(Self { name, row, addresses, asn, id, pods })
     }
 
     fn address(&self, v4: bool) -> Option<IpAddr> {

@@ -79,7 +79,7 @@ pub struct Desired {
     /// The HNS network of a Windows node, and the host's endpoint on it.
     pub hns: Option<hns::Desired>,
     /// Forwarding and translation on a Linux node.
-    pub masquerade: Option<Masquerade>,
+    pub masquerade: Vec<Masquerade>,
     /// Largest packet of pods, in bytes, where it is known.
     pub mtu: Option<u32>,
     /// flannel's `subnet.env`, for plug-ins that read it.
@@ -129,11 +129,11 @@ impl fmt::Display for Desired {
                 writeln!(f, "hns-remote-subnet {prefix} vni {} mac {mac} at {}", route.isolation_id, route.provider_address)?;
             }
             if let Some(endpoint) = &hns.endpoint {
-                let address = endpoint.ip().map(|ip| ip.to_string()).unwrap_or_default();
-                writeln!(f, "hns-endpoint {} {address} on the host", endpoint.name)?;
+                let addresses: Vec<&str> = endpoint.ip_configurations.iter().map(|ip| ip.ip_address.as_str()).collect();
+                writeln!(f, "hns-endpoint {} {} on the host", endpoint.name, addresses.join(" "))?;
             }
         }
-        if let Some(Masquerade { pods, cluster }) = &self.masquerade {
+        for Masquerade { pods, cluster } in &self.masquerade {
             writeln!(f, "masquerade {pods} outside {cluster}")?;
         }
         if let Some(text) = &self.subnet_env {

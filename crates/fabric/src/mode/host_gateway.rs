@@ -18,7 +18,8 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
         return;
     }
     if let Some((pods, conf_inputs)) = inputs.own_pods() {
-        desired.annotations = announce_host_gateway(conf_inputs.node_ip);
+        desired.annotations =
+            announce_host_gateway(conf_inputs.of(false).map(|family| family.node_ip), conf_inputs.of(true).map(|family| family.node_ip));
         desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, inputs.state.uplink.map(|uplink| uplink.mtu));
     }
     route_to_neighbours(inputs, desired, next_hop);
@@ -61,8 +62,9 @@ fn next_hop(peer: &Peer<'_>) -> Result<IpAddr, Problem> {
     let (node, cidr) = (peer.node, peer.cidr);
     let backend = match &peer.row.announcement {
         Announcement::None => return Ok(peer.address),
-        Announcement::HostGateway { public_ip } => {
-            return Ok(public_ip.filter(|ip| ip.is_ipv4() == peer.address.is_ipv4()).unwrap_or(peer.address));
+        Announcement::HostGateway { public_ip, public_ipv6 } => {
+            let announced = if peer.address.is_ipv4() { public_ip } else { public_ipv6 };
+            return Ok(announced.unwrap_or(peer.address));
         }
         Announcement::Bad(reason) => {
             let text = format!("node {node}: {reason}, so its pods {cidr} are not reached; restart its pod network to write it anew");

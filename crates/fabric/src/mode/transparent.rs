@@ -15,7 +15,7 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
     if let Some((pods, conf_inputs)) = inputs.own_pods() {
         match &pods.attachment {
             Attachment::Windows { adapter, .. } => {
-                desired.hns = Some(hns::Desired::transparent(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.pod_cidr));
+                desired.hns = Some(hns::Desired::transparent(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.first.pod_cidr));
                 desired.cni = Some(conf::windows_transparent(&conf_inputs));
             }
             Attachment::Linux { bridge } => inputs.linux_bridge(&conf_inputs, bridge, desired),

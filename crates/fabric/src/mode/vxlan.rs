@@ -31,7 +31,7 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
             match &pods.attachment {
                 Attachment::Windows { adapter, .. } => {
                     let routes = vteps.iter().map(|(cidr, vtep)| remote_subnet(*cidr, vtep, vni));
-                    let network = hns::Desired::overlay(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.pod_cidr, vni);
+                    let network = hns::Desired::overlay(&pods.cluster_uid, &pods.network_name, adapter, conf_inputs.first.pod_cidr, vni);
                     let network = network.with_placeholder(&pods.cluster_uid, adapter, &inputs.taken(pods));
                     desired.hns = Some(network.with_remote_subnets(routes));
                     let most = inputs.state.uplink.map_or(super::USUAL_MTU, |uplink| uplink.mtu).saturating_sub(OVERHEAD);
@@ -40,20 +40,20 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
                     desired.cni = Some(inputs.limited(conf::windows_overlay(&conf_inputs), desired.mtu, super::USUAL_MTU - OVERHEAD));
                     desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(mtu));
                     if let Some(mac) = inputs.state.dr_mac {
-                        desired.annotations = announce_vxlan(vni, mac, conf_inputs.node_ip);
+                        desired.annotations = announce_vxlan(vni, mac, conf_inputs.first.node_ip);
                     }
                 }
                 Attachment::Linux { bridge } => {
                     let mac = own_mac(&pods.cluster_uid, &inputs.settings.node_name);
-                    let Some(tunnel) = tunnel(inputs, conf_inputs.node_ip, mac, Some(conf_inputs.pod_cidr)) else {
-                        desired.problems.push(no_link(conf_inputs.node_ip));
+                    let Some(tunnel) = tunnel(inputs, conf_inputs.first.node_ip, mac, Some(conf_inputs.first.pod_cidr)) else {
+                        desired.problems.push(no_link(conf_inputs.first.node_ip));
                         return;
                     };
-                    desired.masquerade = Some(Masquerade { pods: conf_inputs.pod_cidr, cluster: conf_inputs.cluster_cidr });
+                    desired.masquerade = vec![Masquerade { pods: conf_inputs.first.pod_cidr, cluster: conf_inputs.first.cluster_cidr }];
                     desired.mtu = Some(tunnel.mtu);
                     desired.cni = Some(conf::linux(&conf_inputs, bridge, desired.mtu));
                     desired.subnet_env = inputs.subnet_env(pods, &conf_inputs, Some(tunnel.mtu));
-                    desired.annotations = announce_vxlan(vni, mac, conf_inputs.node_ip);
+                    desired.annotations = announce_vxlan(vni, mac, conf_inputs.first.node_ip);
                     through(tunnel, vteps, desired);
                 }
             }
@@ -120,8 +120,12 @@ fn vteps(inputs: &Inputs<'_>, desired: &mut Desired) -> BTreeMap<IpNet, Vtep> {
     for peer in inputs.peers(desired) {
         let (node, cidr) = (peer.node, peer.cidr);
         if !cidr.addr().is_ipv4() {
+            // A node with both families says itself that its pods have one.
+            if peer.row.pod_cidr().is_some() {
+                continue;
+            }
             let text =
-                format!("node {node}: pod CIDR {cidr} is not reached, because overlays of HNS have IPv4 alone; use host-gateway or l3 for IPv6");
+                format!("node {node}: pod CIDR {cidr} is not reached, because overlays of HNS have IPv4 alone; use host-gateway, l3 or bgp for IPv6");
             desired.problems.push(Problem::of_node(Kind::FamilyNotReached, node, text));
             continue;
         }

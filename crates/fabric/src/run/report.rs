@@ -154,14 +154,14 @@ fn conditions(settings: &Settings, nodes: &BTreeMap<String, NodeRow>, outcome: &
         (Role::Node(_), mode) if mode != Mode::L3 => {
             let own = &settings.node_name;
             let message = format!("the pod network of this node, {mode}, is up");
-            let mine = |problem: &&Problem| problem.is_own(own);
+            let mine = |problem: &&Problem| problem.is_own(own) && !problem.kind.leaves_a_network();
             let decided = decide(outcome.problems.iter().filter(mine), lasting.iter().copied().filter(mine), outcome.ready, (UP, DOWN), message);
             decided.filter(|_| nodes.contains_key(own)).map(|condition| (own.clone(), condition)).into_iter().collect()
         }
         (Role::Router, Mode::L3) if outcome.problems.iter().all(|problem| problem.node.is_some()) => {
             let with_cidr = nodes.iter().filter(|(_, row)| row.pod_cidrs.iter().any(|cidr| row.address(*cidr).is_some()));
             let of = |(name, row): (&String, &NodeRow)| {
-                let about = |problem: &&Problem| problem.node.as_ref() == Some(name);
+                let about = |problem: &&Problem| problem.node.as_ref() == Some(name) && !problem.kind.leaves_a_network();
                 let cidrs = row.pod_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 let message = format!("the router leads to {cidrs}");
                 let (all, lasting) = (outcome.problems.iter().filter(about), lasting.iter().copied().filter(about));

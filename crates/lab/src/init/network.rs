@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use linux_sys::netlink::{Link, Route, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 
-use crate::lan::{ROUTER, SECOND_ADAPTER};
+use crate::lan::{self, LAN_IPV6, ROUTER, SECOND_ADAPTER};
 use crate::outside;
 use crate::protocol::InitConfig;
 
@@ -34,6 +34,21 @@ const SWITCHES: [(&str, &str); 7] = [
     ("net.ipv4.conf.default.accept_redirects", "0"),
 ];
 
+/// The same of IPv6, in labs that have it. Addresses are the lab's own: nothing is learned from advertisements, and nobody else has them.
+const IPV6_SWITCHES: [(&str, &str); 9] = [
+    ("net.ipv6.conf.all.forwarding", "1"),
+    ("net.ipv6.conf.default.forwarding", "1"),
+    ("net.ipv6.conf.all.accept_ra", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+    ("net.ipv6.conf.all.accept_redirects", "0"),
+    ("net.ipv6.conf.default.accept_redirects", "0"),
+    // Detection takes a second, in which a link cannot look for neighbours.
+    ("net.ipv6.conf.default.dad_transmits", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    // No limit of one ICMP message a second: what leads nowhere is refused at once.
+    ("net.ipv6.icmp.ratelimit", "0"),
+];
+
 /// Makes namespaces, links, addresses and routes; returns the namespaces by host, `gw` among them.
 pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> {
     let mut hosts = BTreeMap::new();
@@ -42,7 +57,7 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
     router.add_bridge(BRIDGE)?;
     let bridge = link(&router, BRIDGE)?;
     router.set_mac(bridge.index, mac(config.gateway))?;
-    router.add_addr(bridge.index, on_lan(config.gateway, config.prefix))?;
+    give_addresses(&router, bridge.index, config.gateway, config)?;
     router.set_up(bridge.index)?;
     for host in &config.hosts {
         let ns = make(config, &host.name)?;
@@ -54,10 +69,11 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
         let inside = Rtnl::open_in(&ns)?;
         let uplink = link(&inside, UPLINK)?;
         inside.set_mac(uplink.index, mac(host.address))?;
-        inside.add_addr(uplink.index, on_lan(host.address, config.prefix))?;
+        give_addresses(&inside, uplink.index, host.address, config)?;
         inside.set_up(uplink.index)?;
-        let everywhere = IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0);
-        inside.add_route(&Route::new(everywhere).via(config.gateway.into()).oif(uplink.index))?;
+        for (everywhere, gateway) in default_routes(config) {
+            inside.add_route(&Route::new(everywhere).via(gateway).oif(uplink.index))?;
+        }
         // Asking for a link has the kernel (6.8 on) act on its carrier now; else it does so within a
         // second, and what is sent before that is lost.
         link(&inside, UPLINK)?;
@@ -69,7 +85,7 @@ pub(super) fn build(config: &InitConfig) -> io::Result<BTreeMap<String, NetNs>> 
     }
     let lan = link(&router, BRIDGE)?;
     for (network, hop) in &config.routes {
-        router.add_route(&Route::new((*network).into()).via((*hop).into()).oif(lan.index))?;
+        router.add_route(&Route::new(*network).via(*hop).oif(lan.index))?;
     }
     // Refuse connections to the outside at once, without the limit of one ICMP message a second.
     sysctl::set_in(&gw, "net.ipv4.icmp_ratelimit", "0")?;
@@ -114,12 +130,31 @@ fn make(config: &InitConfig, host: &str) -> io::Result<NetNs> {
     let path = config.run.join("ns").join(host);
     std::fs::create_dir(config.run.join("ns").join(format!("{host}.d")))?;
     let ns = NetNs::create_at(&path)?;
-    ns.run(|| SWITCHES.iter().try_for_each(|(name, value)| sysctl::set(name, value)))??;
+    let ipv6 = IPV6_SWITCHES.iter().filter(|_| config.ipv6);
+    ns.run(|| SWITCHES.iter().chain(ipv6).try_for_each(|(name, value)| sysctl::set(name, value)))??;
     Ok(ns)
 }
 
 fn link(rtnl: &Rtnl, name: &str) -> io::Result<Link> {
     rtnl.link(name)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("link {name} is gone")))
+}
+
+/// The addresses of a host on the LAN.
+fn give_addresses(rtnl: &Rtnl, link: u32, address: Ipv4Addr, config: &InitConfig) -> io::Result<()> {
+    rtnl.add_addr(link, on_lan(address, config.prefix))?;
+    if config.ipv6 {
+        rtnl.add_addr(link, IpNet::new_assert(lan::ipv6(address).into(), LAN_IPV6.prefix_len()))?;
+    }
+    Ok(())
+}
+
+/// Where a host sends what is not on the LAN.
+fn default_routes(config: &InitConfig) -> Vec<(IpNet, IpAddr)> {
+    let mut routes = vec![(IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), config.gateway.into())];
+    if config.ipv6 {
+        routes.push((IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0), lan::ipv6(config.gateway).into()));
+    }
+    routes
 }
 
 fn on_lan(address: Ipv4Addr, prefix: u8) -> IpNet {

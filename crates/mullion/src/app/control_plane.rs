@@ -66,10 +66,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     let manager = || client("system:kube-controller-manager", &[], "kube-controller-manager");
     let controllers = controllers::Config {
         api: api.clone(),
-        node_ranges: controllers::NodeRanges::parse(
-            &args.cluster_cidr.to_string(),
-            controllers::NodeMasks { ipv4: Some(args.node_mask), ..controllers::NodeMasks::default() },
-        )?,
+        node_ranges: controllers::NodeRanges::parse(&args.cluster_cidr.to_string(), node_masks(&args))?,
         root_ca_pem: ca_pem,
         load_balancer_cidr: args.load_balancer_cidr,
     };
@@ -89,6 +86,12 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     shutdown.cancel();
     server.shutdown().await;
     Ok(())
+}
+
+/// kube-controller-manager refuses the size of a family that the cluster does not have.
+fn node_masks(args: &ControlPlaneArgs) -> controllers::NodeMasks {
+    let of = |ipv6: bool, mask: u8| args.cluster_cidr.of(ipv6).map(|_| mask);
+    controllers::NodeMasks { only: None, ipv4: of(false, args.node_mask), ipv6: of(true, args.node_mask_ipv6) }
 }
 
 /// Publishes what clients must find complete, and answers the first client after that.
@@ -120,8 +123,10 @@ fn pair(dir: &Path, name: &str) -> Result<CertKey> {
 async fn start_server(args: &ControlPlaneArgs) -> Result<(Server, Vec<TcpListener>)> {
     let dir = &args.pki_dir;
     let loopback = TcpListener::from(linux_sys::fdpass::inherited(args.listen_fd).context("the API server's listener is missing")?);
-    let lan =
-        TcpListener::bind((args.address, args.port)).with_context(|| format!("the API server cannot listen on {}:{}", args.address, args.port))?;
+    let mut listeners = vec![loopback];
+    for at in args.address.iter().map(|address| SocketAddr::new(address, args.port)) {
+        listeners.push(TcpListener::bind(at).with_context(|| format!("the API server cannot listen on {at}"))?);
+    }
     let config = apiserver::Config {
         store_dir: args.store_dir.clone(),
         listeners: Vec::new(),
@@ -131,29 +136,27 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<(Server, Vec<TcpListene
         kubelet_client: pair(dir, "apiserver-kubelet-client")?,
         // Nodes are hosts of the LAN; its gateway and this host are none.
         node_networks: apiserver::NodeNetworks {
-            within: vec![IpNet::V4(lab::lan::LAN)],
-            except: vec![IpAddr::V4(args.address), IpAddr::V4(lab::lan::GATEWAY)],
+            within: vec![IpNet::V4(lab::lan::LAN), IpNet::V6(lab::lan::LAN_IPV6)],
+            except: args.address.iter().chain([lab::lan::GATEWAY.into(), lab::lan::ipv6(lab::lan::GATEWAY).into()]).collect(),
         },
-        service_cidrs: IpNet::V4(args.service_cidr).into(),
+        service_cidrs: args.service_cidr.to_string().parse()?,
         node_port_range: args.service_node_port_range.ports(),
         limits: apiserver::Limits::default(),
-        advertise: (IpAddr::V4(args.address), args.port),
+        advertise: (args.primary(), args.port),
         version: VERSION.to_owned(),
         audit: args.audit.config().await?,
     };
-    Ok((apiserver::start(config).await.context("starting the API server failed")?, vec![loopback, lan]))
+    Ok((apiserver::start(config).await.context("starting the API server failed")?, listeners))
 }
 
 async fn dns_config(args: &ControlPlaneArgs, api: &cluster::ApiServer) -> Result<dns::Config> {
-    let at = SocketAddr::from((args.address, 53));
-    let failed = || format!("the cluster's DNS cannot listen on {at}");
-    Ok(dns::Config {
-        api: api.clone(),
-        udp: tokio::net::UdpSocket::bind(at).await.with_context(failed)?,
-        tcp: tokio::net::TcpListener::bind(at).await.with_context(failed)?,
-        domain: args.cluster_domain.clone(),
-        upstream: args.dns_upstream,
-    })
+    let (mut udp, mut tcp) = (Vec::new(), Vec::new());
+    for at in args.address.iter().map(|address| SocketAddr::new(address, 53)) {
+        let failed = || format!("the cluster's DNS cannot listen on {at}");
+        udp.push(tokio::net::UdpSocket::bind(at).await.with_context(failed)?);
+        tcp.push(tokio::net::TcpListener::bind(at).await.with_context(failed)?);
+    }
+    Ok(dns::Config { api: api.clone(), udp, tcp, domain: args.cluster_domain.clone(), upstream: args.dns_upstream })
 }
 
 /// Keeps routes to the pods of all nodes: Windows pods reach this host by their own addresses.
@@ -166,8 +169,8 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
             vxlan: fabric::Vxlan::default(),
             bgp: fabric::Bgp::default(),
             node_name: "cp".to_owned(),
-            cluster_cidrs: vec![IpNet::V4(args.cluster_cidr)],
-            role: fabric::Role::Host { address: IpAddr::V4(args.address) },
+            cluster_cidrs: args.cluster_cidr.iter().collect(),
+            role: fabric::Role::Host { address: args.primary() },
         },
         routes: Arc::new(host::LinuxRoutes::open().context("opening the routing table failed")?),
         hcn: None,
@@ -180,9 +183,17 @@ async fn pod_routes(client: Client, api: &cluster::ApiServer, args: &ControlPlan
     Ok(())
 }
 
-/// The Service of the cluster's DNS. Its only endpoint is this host, so a slice without a selector names it.
+/// The Service of the cluster's DNS. Its only endpoint is this host, so a slice of each family, without a selector, names it.
 async fn publish_dns(client: &Client, args: &ControlPlaneArgs) -> Result<()> {
-    tokio::try_join!(publish_dns_service(client, args), publish_dns_slice(client, args)).context("publishing the cluster's DNS failed")?;
+    let slices = futures::future::try_join_all(args.address.iter().enumerate().map(|(at, address)| {
+        let name = match (at, address) {
+            (0, _) => "kube-dns",
+            (_, IpAddr::V4(_)) => "kube-dns-ipv4",
+            (_, IpAddr::V6(_)) => "kube-dns-ipv6",
+        };
+        publish_dns_slice(client, name, address)
+    }));
+    tokio::try_join!(publish_dns_service(client, args), slices).context("publishing the cluster's DNS failed")?;
     Ok(())
 }
 
@@ -195,30 +206,31 @@ async fn publish_dns_service(client: &Client, args: &ControlPlaneArgs) -> Result
         {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
         {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
     ]);
+    let policy = if args.service_cidr.both() { "PreferDualStack" } else { "SingleStack" };
     let labels = json!({"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS"});
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": labels},
-        "spec": {"clusterIP": args.dns_ip, "ports": ports},
+        "spec": {"clusterIP": args.dns_ip, "ipFamilyPolicy": policy, "ports": ports},
     });
     services.create(&PostParams::default(), &serde_json::from_value(service)?).await?;
     Ok(())
 }
 
-async fn publish_dns_slice(client: &Client, args: &ControlPlaneArgs) -> Result<()> {
+async fn publish_dns_slice(client: &Client, name: &str, address: IpAddr) -> Result<()> {
     let slices = Api::<EndpointSlice>::namespaced(client.clone(), "kube-system");
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {
+        "metadata": {"name": name, "namespace": "kube-system", "labels": {
             "kubernetes.io/service-name": "kube-dns", "endpointslice.kubernetes.io/managed-by": "mullion",
         }},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [args.address], "conditions": {"ready": true, "serving": true, "terminating": false}}],
+        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false}}],
         "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}],
     });
-    match slices.get_opt("kube-dns").await? {
+    match slices.get_opt(name).await? {
         None => slices.create(&PostParams::default(), &serde_json::from_value(slice)?).await?,
-        Some(_) => slices.patch("kube-dns", &PatchParams::default(), &Patch::Merge(slice)).await?,
+        Some(_) => slices.patch(name, &PatchParams::default(), &Patch::Merge(slice)).await?,
     };
     Ok(())
 }

@@ -203,8 +203,8 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         attachment,
         cluster_uid: cluster_uid.to_owned(),
         network_name: NETWORK.to_owned(),
-        service_cidr: config.service_cidr,
-        lan: config.lan,
+        service_cidrs: node.service_cidr.iter().collect(),
+        lans: node.lan.iter().collect(),
         dns_ip: config.cluster_dns,
         cluster_domain: kubelet.cluster_domain.clone(),
         cni_conf_dir: node.cni_conf_dir.clone().into(),
@@ -220,7 +220,7 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
             vxlan,
             bgp: fabric::Bgp::default(),
             node_name: node.node_name.clone(),
-            cluster_cidrs: vec![config.cluster_cidr],
+            cluster_cidrs: config.cluster_cidr.iter().collect(),
             role: fabric::Role::Node(Box::new(pods)),
         },
         routes: routes()?,
@@ -249,7 +249,7 @@ fn network(config: &Complete) -> Result<(fabric::Mode, fabric::Vxlan)> {
     if let Some(named) = named.filter(|named| *named != mode) {
         bail!("--network is {named}, but the backend of {path} is {mode}: leave one of the two out");
     }
-    if net_conf.network != config.cluster_cidr {
+    if config.cluster_cidr.of(net_conf.network.addr().is_ipv6()) != Some(net_conf.network) {
         bail!("--cluster-cidr is {}, but the Network of {path} is {}: give both the same", config.cluster_cidr, net_conf.network);
     }
     let vxlan = if let fabric::flannel::Backend::Vxlan(vxlan) = net_conf.backend { vxlan } else { fabric::Vxlan::default() };
@@ -285,7 +285,8 @@ async fn serve_proxy_status(
     server.serve().await?;
     let interface = config.config.node.service_interface.as_str();
     let service_interface = Some(interface).filter(|name| !name.is_empty() && mode == Mode::Userspace);
-    let host = options::Host { ips: &[config.node_ip], hcn, mac, service_interface, masquerade_leaving: true, ..options::Host::default() };
+    let ips: Vec<IpAddr> = config.config.node.node_ip.iter().collect();
+    let host = options::Host { ips: &ips, hcn, mac, service_interface, masquerade_leaving: true, ..options::Host::default() };
     let backend = options::backend(&proxy, mode, host)?;
     Ok(service_proxy::Config {
         full_pass: proxy.sync_period.0.max(Duration::from_secs(1)),
@@ -323,7 +324,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         api: api.clone(),
         node_name: node.node_name.clone(),
         os: node.os,
-        node_ips: vec![node_ip],
+        node_ips: node.node_ip.iter().collect(),
         cri_endpoint: kubelet.container_runtime_endpoint.clone(),
         root: Arc::new(host_root(node.os, &node.roots)?),
         root_dir: "/var/lib/kubelet".to_owned(),

@@ -146,6 +146,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>)
     let addresses = AddressOptions {
         cluster_cidr: args.cluster_cidr.unwrap_or(base.cluster_cidr),
         node_mask: args.node_mask.unwrap_or(base.node_mask),
+        node_mask_ipv6: args.node_mask_ipv6.unwrap_or(base.node_mask_ipv6),
         service_cidr: args.service_cidr.unwrap_or(base.service_cidr),
         dns_ip: args.dns_ip.unwrap_or(base.dns_ip),
         service_node_port_range: args.service_node_port_range.unwrap_or(base.service_node_port_range),
@@ -223,7 +224,8 @@ fn start_lab(
         processes: processes::list(&inputs),
         fds,
         // What comes back for pods: the control plane's host knows the way to each.
-        routes: vec![(layout.addresses.cluster_cidr, lab::lan::CONTROL_PLANE)],
+        routes: layout.addresses.cluster_cidr.iter().map(|net| (net, layout.control_plane(net.addr().is_ipv6()))).collect(),
+        ipv6: layout.addresses.dual_stack(),
         outside,
         shared: vec![SharedDir { path: Env::of_process().cache_dir(), entries: vec![image::CACHE, wine::template::NAME, wine::template::LOCK] }],
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],

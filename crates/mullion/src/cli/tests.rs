@@ -38,7 +38,7 @@ fn help_lists_every_command_in_a_group() {
 const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("kubeconfig", "node.kubeconfig", "/k", r#""/k""#),
     ("hostname-override", "node.nodeName", "win01", r#""win01""#),
-    ("node-ip", "node.nodeIP", "10.0.0.5", r#""10.0.0.5""#),
+    ("node-ip", "node.nodeIP", "10.0.0.5,fd00::5", r#""10.0.0.5,fd00::5""#),
     ("os", "node.os", "windows:17763", r#""windows:17763""#),
     ("root", "node.roots", "C=/c", r#"["C=/c"]"#),
     ("container-runtime-endpoint", "kubelet.containerRuntimeEndpoint", "unix:///r", r#""unix:///r""#),
@@ -47,7 +47,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("loopback-dsr", "node.loopbackDSR", "false", "false"),
     ("cluster-cidr", "proxy.clusterCIDR", "10.1.0.0/16", r#""10.1.0.0/16""#),
     ("service-cidr", "node.serviceCIDR", "10.2.0.0/16", r#""10.2.0.0/16""#),
-    ("lan", "node.lan", "10.3.0.0/16", r#""10.3.0.0/16""#),
+    ("lan", "node.lan", "10.3.0.0/16,fd00:3::/64", r#""10.3.0.0/16,fd00:3::/64""#),
     ("cluster-dns", "kubelet.clusterDNS", "10.2.0.10", r#"["10.2.0.10"]"#),
     ("cluster-domain", "kubelet.clusterDomain", "c.example", r#""c.example""#),
     ("network", "node.network", "l3", r#""l3""#),
@@ -115,7 +115,7 @@ fn flags_count_more_than_the_file_and_the_file_more_than_defaults() {
         assert_eq!(member(&with(&empty, &[&format!("--{flag}={value}")]), path), expected, "{flag} over default");
     }
     let over = with(&full, &["--port=9", "--root=D=/d", "--node-ip=10.0.0.6", "--loopback-dsr=true", "--feature-gates=HyperVContainer=false"]);
-    assert_eq!((over.kubelet.port, over.node.roots, over.node.node_ip), (9, vec!["D=/d".to_owned()], "10.0.0.6".parse().ok()));
+    assert_eq!((over.kubelet.port, over.node.roots, over.node.node_ip), (9, vec!["D=/d".to_owned()], "10.0.0.6".parse().unwrap()));
     assert!(over.node.loopback_dsr && over.kubelet.feature_gates == BTreeMap::from([("HyperVContainer".to_owned(), false)]));
 }
 

@@ -1,6 +1,6 @@
 //! Command-line definitions of the Linux-only commands.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use fabric::Mode;
 use hcn::HnsVersion;
 use host::NodeOs;
 use images::registry::Mirror;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 use super::audit::AuditArgs;
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
 use crate::cli::fabric_cli;
-use node_config::PortRange;
 use node_config::kubelet::FeatureGates;
 use node_config::node::Part;
+use node_config::{Families, PortRange, ValueError};
 
 /// Commands for users first, then the processes of a one-machine cluster.
 #[derive(Debug, Subcommand)]
@@ -86,18 +86,21 @@ pub struct UpArgs {
     /// Print one document on standard output when all nodes are Ready
     #[arg(short, long)]
     pub output: Option<Output>,
-    /// Every pod's address lies here [default: 192.168.0.0/16]
-    #[arg(long, value_parser = one_ipv4_network)]
-    pub cluster_cidr: Option<Ipv4Net>,
-    /// Prefix length of each node's share of it [default: 24]
-    #[arg(long)]
+    /// Every pod's address lies here; with two address families IPV4,IPV6 or IPV6,IPV4, the primary one first [default: 192.168.0.0/16]
+    #[arg(long, value_parser = networks)]
+    pub cluster_cidr: Option<Families<IpNet>>,
+    /// Prefix length of each node's share of the IPv4 network [default: 24]
+    #[arg(long, visible_alias = "node-cidr-mask-size-ipv4")]
     pub node_mask: Option<u8>,
-    /// Every ClusterIP lies here [default: 10.96.0.0/12]
-    #[arg(long, value_parser = one_ipv4_network)]
-    pub service_cidr: Option<Ipv4Net>,
-    /// ClusterIP of the cluster's DNS [default: 10.96.0.10]
+    /// Prefix length of each node's share of the IPv6 network [default: 64]
+    #[arg(long, visible_alias = "node-cidr-mask-size-ipv6")]
+    pub node_mask_ipv6: Option<u8>,
+    /// Every ClusterIP lies here; the families of --cluster-cidr in their order [default: 10.96.0.0/12]
+    #[arg(long, value_parser = networks)]
+    pub service_cidr: Option<Families<IpNet>>,
+    /// ClusterIP of the cluster's DNS, of the primary family [default: 10.96.0.10]
     #[arg(long)]
-    pub dns_ip: Option<Ipv4Addr>,
+    pub dns_ip: Option<IpAddr>,
     /// NodePorts of Services, as 30000-32767; clusters that run at the same time need ranges of their own [default: 30000-32767]
     #[arg(long, value_name = "FIRST-LAST")]
     pub service_node_port_range: Option<PortRange>,
@@ -166,16 +169,13 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A network of pods or Services. Lists and IPv6 are what kube-apiserver and kube-controller-manager take too.
-fn one_ipv4_network(text: &str) -> Result<Ipv4Net, String> {
-    const WHY: &str = "the LAN and the pod network of this cluster are IPv4: write one IPv4 network, as 10.96.0.0/12";
-    if text.split(',').count() > 1 {
-        return Err(format!("a list of networks is for clusters with two address families, and {WHY}"));
-    }
-    if text.contains(':') {
-        return Err(format!("{text} is an IPv6 network, and {WHY}"));
-    }
-    text.parse().map_err(|_| format!("{text:?} is no network: write an address and a prefix length, as 10.96.0.0/12"))
+/// Networks of pods or Services, as kube-apiserver and kube-controller-manager take them.
+fn networks(text: &str) -> Result<Families<IpNet>, String> {
+    let networks: Families<IpNet> = text.parse().map_err(|error: ValueError| error.to_string())?;
+    networks
+        .first()
+        .map(|_| networks)
+        .ok_or_else(|| "write a network, as 10.96.0.0/12, or one of each address family with a comma between".to_owned())
 }
 
 /// `mullion down`.
@@ -302,18 +302,20 @@ pub struct ControlPlaneArgs {
     /// The supervisor's socket for ports of the real host
     #[arg(long)]
     pub ports_socket: PathBuf,
-    /// Address on the LAN
+    /// Addresses on the LAN, the primary family's first
     #[arg(long)]
-    pub address: Ipv4Addr,
+    pub address: Families<IpAddr>,
     /// Port of the API server on the LAN
     #[arg(long, default_value_t = 6443)]
     pub port: u16,
     #[arg(long)]
-    pub cluster_cidr: Ipv4Net,
+    pub cluster_cidr: Families<IpNet>,
     #[arg(long)]
     pub node_mask: u8,
+    #[arg(long, default_value_t = 64)]
+    pub node_mask_ipv6: u8,
     #[arg(long)]
-    pub service_cidr: Ipv4Net,
+    pub service_cidr: Families<IpNet>,
     #[arg(long)]
     pub dns_ip: IpAddr,
     #[arg(long)]
@@ -333,6 +335,13 @@ pub struct ControlPlaneArgs {
     pub dns_upstream: Option<SocketAddr>,
     #[command(flatten)]
     pub audit: AuditArgs,
+}
+
+impl ControlPlaneArgs {
+    /// The address of the primary family.
+    pub fn primary(&self) -> IpAddr {
+        self.address.first().unwrap_or(lab::lan::CONTROL_PLANE.into())
+    }
 }
 
 /// The container runtime of a simulated host.
@@ -414,14 +423,16 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_a_second_family_are_refused_with_the_reason() {
-        assert_eq!(one_ipv4_network("10.96.0.0/12").unwrap().to_string(), "10.96.0.0/12");
+    fn networks_are_one_or_one_of_each_family() {
+        for text in ["10.96.0.0/12", "fd00::/108", "10.96.0.0/12,fd00::/108", "fd00::/108,10.96.0.0/12"] {
+            assert_eq!(networks(text).unwrap().to_string(), text);
+        }
         for (text, expected) in [
-            ("10.96.0.0/12,fd00::/108", "a list of networks is for clusters with two address families, and the LAN"),
-            ("fd00::/108", "fd00::/108 is an IPv6 network, and the LAN"),
-            ("10.96.0.0", "\"10.96.0.0\" is no network: write an address and a prefix length"),
+            ("", "write a network, as 10.96.0.0/12, or one of each"),
+            ("10.96.0.0", "\"10.96.0.0\" is no network, write it as"),
+            ("10.96.0.0/12,10.0.0.0/12", "10.96.0.0/12 and 10.0.0.0/12 are of one address family"),
         ] {
-            let error = one_ipv4_network(text).unwrap_err();
+            let error = networks(text).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
     }

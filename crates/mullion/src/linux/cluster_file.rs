@@ -9,19 +9,21 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fabric::Mode;
 use host::{HostError, HostRoot};
+use ipnet::IpNet;
 use kube_rules::NodeOs;
 use lab::dir::{Dirs, Env};
 use lab::error::LabError;
-use lab::lan::{Host, LAN, LanFull};
+use lab::lan::{self, CONTROL_PLANE, Host, LAN, LAN_IPV6, LanFull};
 use node_config::addresses::{AddressError, AddressOptions};
 use node_config::node::Part;
 use node_config::node_spec::{NodeSpec, SpecError};
+use node_config::{Families, OfFamily};
 use serde::{Deserialize, Serialize};
 
 use super::audit::AuditArgs;
@@ -67,6 +69,16 @@ pub enum ClusterError {
         /// Why it stays.
         reason: &'static str,
     },
+    /// Two address families on a network that carries one.
+    #[error(
+        "--network {network} carries IPv4 alone ({reason}), and --cluster-cidr {cluster_cidr} has two address families: use host-gateway, l3 or bgp"
+    )]
+    OneFamily {
+        network: Mode,
+        cluster_cidr: Families<IpNet>,
+        /// Why it does.
+        reason: &'static str,
+    },
     /// Too many nodes for the LAN.
     #[error(transparent)]
     Lan(#[from] LanFull),
@@ -97,12 +109,29 @@ impl Layout {
     /// # Errors
     /// One line that names the option and the way out.
     pub fn new(nodes: &[NodeSpec], addresses: &AddressOptions, known: &BTreeMap<String, Ipv4Addr>) -> Result<Self, ClusterError> {
-        addresses.check(nodes.len(), LAN)?;
-        Ok(Self { addresses: addresses.clone(), hosts: lab::lan::hosts(nodes.iter().map(|node| node.name.as_str()), known)? })
+        addresses.check(nodes.len(), &[IpNet::V4(LAN), IpNet::V6(LAN_IPV6)])?;
+        Ok(Self { addresses: addresses.clone(), hosts: lan::hosts(nodes.iter().map(|node| node.name.as_str()), known)? })
     }
 
-    pub fn address(&self, host: &str) -> Option<Ipv4Addr> {
-        self.hosts.iter().find(|h| h.name == host).map(|h| h.address)
+    /// The addresses of a host on the LAN, the primary family's first; none of a host that is not there.
+    pub fn addresses(&self, host: &str) -> Families<IpAddr> {
+        let Some(host) = self.hosts.iter().find(|h| h.name == host) else { return Families::default() };
+        self.of_each_family(|ipv6| if ipv6 { lan::ipv6(host.address).into() } else { host.address.into() })
+    }
+
+    /// The control plane's address of one family.
+    pub fn control_plane(&self, ipv6: bool) -> IpAddr {
+        if ipv6 { lan::ipv6(CONTROL_PLANE).into() } else { CONTROL_PLANE.into() }
+    }
+
+    /// The nodes' networks, the primary family's first.
+    pub fn lan(&self) -> Families<IpNet> {
+        self.of_each_family(|ipv6| if ipv6 { IpNet::V6(LAN_IPV6) } else { IpNet::V4(LAN) })
+    }
+
+    fn of_each_family<T: OfFamily>(&self, one: impl Fn(bool) -> T) -> Families<T> {
+        // Of different families, as the networks of pods are.
+        Families::new(self.addresses.cluster_cidr.iter().map(|net| one(net.addr().is_ipv6()))).unwrap_or_default()
     }
 }
 
@@ -245,6 +274,9 @@ impl Cluster {
             if asked.node_mask != held.node_mask {
                 return refuse("--node-mask", &held.node_mask, "its nodes have pod networks of that size");
             }
+            if asked.node_mask_ipv6 != held.node_mask_ipv6 {
+                return refuse("--node-mask-ipv6", &held.node_mask_ipv6, "its nodes have pod networks of that size");
+            }
             if asked.service_cidr != held.service_cidr {
                 return refuse("--service-cidr", &held.service_cidr, "its Services have their ClusterIPs out of it");
             }
@@ -292,6 +324,9 @@ impl Cluster {
             cluster.name = dirs.default_name();
         }
         let layout = Layout::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
+        if let Some(reason) = cluster.network.one_family().filter(|_| cluster.addresses.dual_stack()) {
+            return Err(ClusterError::OneFamily { network: cluster.network, cluster_cidr: cluster.addresses.cluster_cidr, reason });
+        }
         cluster.node_addresses = layout.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, layout))
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use lab::dir::Dirs;
 use lab::lan::CONTROL_PLANE;
+use node_config::addresses;
 use pki::service_account::SigningKey;
 use pki::{Ca, CertKey, CertRequest, Credentials, KubeConfig};
 
@@ -33,15 +34,15 @@ pub fn prepare(dir: &Path, layout: &Layout, name: &str, server: &str) -> Result<
     if !key.exists() {
         pki::write_private(&key, SigningKey::generate()?.pem())?;
     }
-    let first: Ipv4Addr = (u32::from(layout.addresses.service_cidr.network()) + 1).into();
     let names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"];
-    let ips = [Ipv4Addr::LOCALHOST, CONTROL_PLANE, first].map(IpAddr::V4).to_vec();
+    let first = layout.addresses.service_cidr.iter().map(|net| addresses::nth(net, 1));
+    let ips = [Ipv4Addr::LOCALHOST.into()].into_iter().chain(layout.addresses("cp").iter()).chain(first).collect();
     write_pair(dir, "apiserver", &serving(&ca, "kube-apiserver", names.map(str::to_owned).to_vec(), ips)?)?;
     // No group: the user is bound to `system:kubelet-api-admin`, so this key gives access to kubelets, not to the API.
     write_pair(dir, "apiserver-kubelet-client", &client(&ca, "kube-apiserver-kubelet-client", "")?)?;
     for host in layout.hosts.iter().filter(|host| host.name != "cp") {
         let (node, user) = (&host.name, format!("system:node:{}", host.name));
-        let pair = serving(&ca, &user, vec![node.clone()], vec![IpAddr::V4(host.address)])?;
+        let pair = serving(&ca, &user, vec![node.clone()], layout.addresses(node).iter().collect())?;
         write_pair(dir, &format!("{node}-serving"), &pair)?;
         let identity = client(&ca, &user, "system:nodes")?;
         let config = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, &user);

@@ -1,14 +1,13 @@
 //! The processes of a cluster with their arguments, and the configuration of its nodes. Pure.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use fabric::Mode;
 use hcn::HnsVersion;
-use ipnet::IpNet;
 use kube_rules::NodeOs;
 use lab::dir::Dirs;
-use lab::lan::{CONTROL_PLANE, LAN, SECOND_ADAPTER};
+use lab::lan::SECOND_ADAPTER;
 use lab::protocol::{ProcessSpec, Readiness};
 use node_config::kube_proxy::ProxyMode;
 use node_config::kubelet::{Authentication, FeatureGates, X509};
@@ -114,10 +113,11 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .path("scheduler-config", dirs.dir.join("scheduler.yaml"))
         .opt("listen-fd", API_FD)
         .path("ports-socket", dirs.ports_socket())
-        .opt("address", CONTROL_PLANE)
+        .opt("address", inputs.layout.addresses("cp"))
         .opt("port", LAN_PORT)
         .opt("cluster-cidr", addresses.cluster_cidr)
         .opt("node-mask", addresses.node_mask)
+        .opt("node-mask-ipv6", addresses.node_mask_ipv6)
         .opt("service-cidr", addresses.service_cidr)
         .opt("dns-ip", addresses.dns_ip)
         .opt("service-node-port-range", addresses.service_node_port_range)
@@ -140,7 +140,8 @@ fn router(inputs: &Inputs<'_>) -> ProcessSpec {
     let dirs = inputs.dirs;
     let argv = Argv(vec!["/proc/self/exe".to_owned(), "fabric".to_owned(), "router".to_owned()])
         .path("kubeconfig", dirs.dir.join("pki").join(ROUTER_KUBECONFIG));
-    let argv = argv.opt("network", inputs.cluster.network).opt("cluster-cidr", inputs.layout.addresses.cluster_cidr);
+    let argv = argv.opt("network", inputs.cluster.network);
+    let argv = inputs.layout.addresses.cluster_cidr.iter().fold(argv, |argv, net| argv.opt("cluster-cidr", net));
     let mut process = ProcessSpec::new("router", lab::lan::ROUTER, argv.0, dirs.log(None, "router"));
     process.after = vec![CONTROL_PLANE_PROCESS.to_owned()];
     process
@@ -244,13 +245,13 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
     let node = NodeConfiguration {
         kubeconfig: text(pki.join(format!("{name}.conf"))),
         node_name: name.clone(),
-        node_ip: Some(IpAddr::V4(inputs.layout.address(name).unwrap_or(CONTROL_PLANE))),
+        node_ip: inputs.layout.addresses(name),
         os: spec.os,
         roots: roots(inputs, spec),
         hcn: if spec.os.is_windows() { hcn_address(dirs, name) } else { String::new() },
         loopback_dsr: spec.loopback_dsr,
-        service_cidr: Some(IpNet::V4(addresses.service_cidr)),
-        lan: Some(IpNet::V4(LAN)),
+        service_cidr: addresses.service_cidr,
+        lan: inputs.layout.lan(),
         network: inputs.cluster.network.to_string(),
         network_policy: inputs.cluster.network_policy,
         cni_conf_dir: text(host.join("cni").join("conf")),
@@ -268,7 +269,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         tls_cert_file: text(pki.join(format!("{name}-serving.crt"))),
         tls_private_key_file: text(pki.join(format!("{name}-serving.key"))),
         authentication: Authentication { x509: X509 { client_ca_file: text(pki.join("ca.crt")) } },
-        cluster_dns: vec![IpAddr::V4(addresses.dns_ip)],
+        cluster_dns: vec![addresses.dns_ip],
         container_runtime_endpoint: spec.runtime.clone().unwrap_or_else(|| format!("unix://{}", dirs.socket(name, "cri").display())),
         feature_gates: inputs.cluster.feature_gates.parse::<FeatureGates>()?.0,
         // The disk is the user's own, as full as they like it: no node of theirs is under pressure.
@@ -277,7 +278,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         ..KubeletConfiguration::default()
     };
     let kube_proxy = KubeProxyConfiguration {
-        cluster_cidr: NetworkList(vec![NetworkName::Net(IpNet::V4(addresses.cluster_cidr))]),
+        cluster_cidr: NetworkList(addresses.cluster_cidr.iter().map(NetworkName::Net).collect()),
         mode: if in_user_space { ProxyMode::Userspace } else { ProxyMode::Unset },
         ..KubeProxyConfiguration::default()
     };

@@ -130,6 +130,11 @@ impl Place {
         Self::empty(Share::Alone { _guard: MACHINE.write().unwrap_or_else(PoisonError::into_inner) })
     }
 
+    /// For commands that start nothing, while a cluster of the same test runs.
+    pub fn new_beside() -> Self {
+        Self::empty(Share::Second)
+    }
+
     fn with_windows(share: Share) -> Self {
         let place = Self::empty(share);
         // The Windows that containers see is built once a user (`mullion template`), not once a test.

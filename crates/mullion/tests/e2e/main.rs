@@ -15,6 +15,7 @@ mod charts;
 mod cluster;
 mod commands;
 mod controllers;
+mod dual_stack;
 mod footprint;
 mod hns_failures;
 mod http;
@@ -71,6 +72,24 @@ fn router_joins_the_pods_of_all_nodes() {
         ("a Windows pod reaches a Linux pod", services::linux_server),
     ];
     cluster::take(&Cluster::up_with("", &["--network", "l3"]), steps);
+}
+
+#[test]
+fn both_address_families_join_pods_services_and_names() {
+    let steps: &[Step] = &[
+        ("nodes have addresses and ranges of both families", dual_stack::nodes_have_both),
+        ("pods of both systems have both", dual_stack::pods_have_both),
+        ("every pod reaches every pod in both", dual_stack::every_pair_of_pods),
+        ("nodes reach pods in both", dual_stack::nodes_and_pods),
+        ("what leaves the cluster has its node's address", dual_stack::outside),
+        ("Services have the families of their policy", dual_stack::services_have_the_families_of_their_policy),
+        ("ClusterIPs and NodePorts of both answer pods and nodes", dual_stack::services_answer_in_both_families),
+        ("names have addresses of both", dual_stack::names_have_both),
+        ("an old Windows has IPv4 alone, and says why", dual_stack::an_old_windows_has_one_family),
+        ("other families are refused", dual_stack::other_networks_are_refused),
+    ];
+    let options = ["--cluster-cidr", dual_stack::CLUSTER_CIDR, "--service-cidr", dual_stack::SERVICE_CIDR];
+    cluster::take(&Cluster::up_with(dual_stack::NODES, &options), steps);
 }
 
 #[test]

@@ -16,14 +16,14 @@ fn no_defaults() -> NodeConfig {
         node: NodeConfiguration {
             kubeconfig: "/k".into(),
             node_name: "win01".into(),
-            node_ip: "10.240.0.12".parse().ok(),
+            node_ip: "10.240.0.12,fd00::12".parse().unwrap(),
             os: NodeOs::Windows { build: 17763 },
             roots: vec!["C=/c".into(), "D=/d".into()],
             hcn: "unix:/h".into(),
             adapter: "Ethernet 2".into(),
             loopback_dsr: false,
-            service_cidr: "10.97.0.0/16".parse().ok(),
-            lan: "10.240.0.0/24".parse().ok(),
+            service_cidr: "10.97.0.0/16,fd00:97::/112".parse().unwrap(),
+            lan: "10.240.0.0/24".parse().unwrap(),
             network: "l3".to_owned(),
             network_policy: true,
             flannel_net_conf: "/net-conf.json".into(),
@@ -151,12 +151,12 @@ fn missing_required_members_are_named_with_their_flags() {
     let cases: [(&str, Change); 12] = [
         ("--kubeconfig: give it, or kubeconfig in --config", |c| c.node.kubeconfig.clear()),
         ("--hostname-override: give it, or nodeName", |c| c.node.node_name.clear()),
-        ("--node-ip", |c| c.node.node_ip = None),
+        ("--node-ip", |c| c.node.node_ip = Families::default()),
         ("--root", |c| c.node.roots.clear()),
         ("--container-runtime-endpoint", |c| c.kubelet.container_runtime_endpoint.clear()),
         ("--cluster-cidr", |c| c.kube_proxy.cluster_cidr = NetworkList::default()),
-        ("--service-cidr", |c| c.node.service_cidr = None),
-        ("--lan", |c| c.node.lan = None),
+        ("--service-cidr", |c| c.node.service_cidr = Families::default()),
+        ("--lan", |c| c.node.lan = Families::default()),
         ("--cluster-dns", |c| c.kubelet.cluster_dns.clear()),
         ("--cni-conf-dir", |c| c.node.cni_conf_dir.clear()),
         ("--client-ca-file: give it, or authentication.x509.clientCAFile", |c| c.kubelet.authentication = Authentication::default()),
@@ -167,6 +167,12 @@ fn missing_required_members_are_named_with_their_flags() {
         change(&mut config);
         let error = config.complete("net").unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
+    }
+    for (networks, both) in [("10.1.0.0/16,fd00:1::/48", Some(true)), ("fd00:1::/48", Some(false)), ("10.1.0.0/16,10.2.0.0/16", None), ("all", None)]
+    {
+        let mut config = whole.clone();
+        config.kube_proxy.cluster_cidr = networks.parse().unwrap();
+        assert_eq!(config.complete("net").ok().map(|complete| complete.cluster_cidr.both()), both, "{networks}");
     }
 }
 

@@ -19,6 +19,17 @@ fn step_follows_the_observed_network() {
     assert_eq!(plan(Some(&existing(|_| {})), &desired()).unwrap(), NetworkStep::Keep);
     let moved = existing(|n| n.ipams[0].subnets[0].ip_address_prefix = "192.168.7.0/24".into());
     assert_eq!(plan(Some(&moved), &desired()).unwrap(), NetworkStep::Recreate { why: "its subnet is 192.168.7.0/24, not 192.168.1.0/24".into() });
+    let both = desired().with_subnet("fd00:1::/64".parse().unwrap());
+    let why = "its subnet is 192.168.1.0/24, not 192.168.1.0/24 and fd00:1::/64".to_owned();
+    assert_eq!(plan(Some(&existing(|_| {})), &both).unwrap(), NetworkStep::Recreate { why });
+    let turned = existing(|n| {
+        n.ipams = both.network.ipams.clone();
+        n.ipams[0].subnets.reverse();
+    });
+    assert_eq!(plan(Some(&turned), &both).unwrap(), NetworkStep::Keep, "in any order");
+    let endpoint = HostComputeEndpoint { host_compute_network: both.network_id, state: EndpointState::ATTACHED, ..both.endpoint.clone().unwrap() };
+    assert_eq!(plan_endpoint(Some(&endpoint), both.network_id, both.endpoint.as_ref().unwrap()), EndpointStep::Keep);
+    assert_eq!(plan_endpoint(Some(&endpoint), both.network_id, &desired().endpoint.unwrap()), EndpointStep::Recreate);
     let overlay = existing(|n| n.network_type = NetworkType::Overlay);
     assert!(matches!(plan(Some(&overlay), &desired()).unwrap(), NetworkStep::Recreate { .. }));
 }

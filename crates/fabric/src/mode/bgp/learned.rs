@@ -87,11 +87,11 @@ fn refusal(inputs: &Inputs<'_>, own: &Own<'_>, prefix: &IpNet) -> Option<Refusal
     if inputs.settings.cluster_cidrs.iter().any(|cluster| cluster.contains(prefix)) {
         return None;
     }
-    if own.service_cidr.contains(prefix) {
+    if own.pods.service_cidrs.iter().any(|net| net.contains(prefix)) {
         return Some(Refusal::Services);
     }
     let connected = own.addresses.iter().any(|address| address.trunc().contains(prefix));
-    (connected || own.lan.contains(prefix)).then_some(Refusal::Nodes)
+    (connected || own.pods.lans.iter().any(|net| net.contains(prefix))).then_some(Refusal::Nodes)
 }
 
 impl Refusal {

@@ -33,8 +33,8 @@ fn settings() -> Settings {
         attachment: Attachment::Linux { bridge: "cni0".into() },
         cluster_uid: "uid".into(),
         network_name: "mullion".into(),
-        service_cidr: "10.96.0.0/12".parse().unwrap(),
-        lan: "10.240.0.0/24".parse().unwrap(),
+        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
+        lans: vec!["10.240.0.0/24".parse().unwrap()],
         dns_ip: "10.96.0.10".parse().unwrap(),
         cluster_domain: "cluster.local".into(),
         cni_conf_dir: "/conf".into(),
@@ -78,6 +78,7 @@ fn nodes_are_a_mesh_of_sessions_of_each_family() {
     peer 10.240.0.14 port 179 AS 64512 IPv4 (d)
     peer fd00::12 port 179 AS 64512 IPv6 (b)
     masquerade 192.168.1.0/24 outside 192.168.0.0/16
+    masquerade fd01:1::/64 outside fd01::/16
     cni 10-mullion.conflist bridge portmap
     annotation projectcalico.org/IPv4Address=10.240.0.11/24
     annotation projectcalico.org/IPv6Address=fd00::11/64

@@ -33,8 +33,8 @@ fn node_role() -> Role {
         attachment: mode::Attachment::Linux { bridge: "cni0".into() },
         cluster_uid: "uid".into(),
         network_name: "mullion".into(),
-        service_cidr: "10.96.0.0/12".parse().unwrap(),
-        lan: "10.240.0.0/24".parse().unwrap(),
+        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
+        lans: vec!["10.240.0.0/24".parse().unwrap()],
         dns_ip: "10.96.0.10".parse().unwrap(),
         cluster_domain: "cluster.local".into(),
         cni_conf_dir: "/conf".into(),
@@ -61,6 +61,8 @@ fn node_owns_its_condition_and_is_not_blamed_for_others() {
     assert_eq!(shown(&settings, &nodes, &outcome(true, &[Problem::of_node(Kind::BackendDiffers, "b", "node b: x")])), up);
     assert_eq!(shown(&settings, &nodes, &outcome(false, &[])), [""; 0], "not yet known");
     assert_eq!(shown(&settings, &nodes, &outcome(true, &[Problem::failed("HNS is away")])), [""; 0], "it may pass");
+    let one_family = Problem::of_node(Kind::FamilyMissing, "a", "node a: IPv4 alone");
+    assert_eq!(shown(&settings, &nodes, &outcome(true, &[one_family])), up, "pods have a network");
     let taken = Problem::here(Kind::NetworkOfOthers, "HNS network is not ours");
     assert_eq!(shown(&settings, &nodes, &outcome(false, &[taken])), ["a true PodNetworkDown: HNS network is not ours"]);
     let overlaps = Problem::of_node(Kind::CidrOverlaps, "a", "node a: overlaps");

@@ -43,7 +43,7 @@ pub(super) async fn write(client: &Client, resource: ApiResource, object: Value)
 }
 
 fn objects(args: &ControlPlaneArgs, ca_pem: &str) -> Vec<(ApiResource, Value)> {
-    let server = SocketAddr::from((args.address, args.port));
+    let server = SocketAddr::new(args.primary(), args.port);
     let map = |ns: &str, name: &str, member: &str, text: String| {
         (ApiResource::erase::<ConfigMap>(&()), json!({"metadata": {"name": name, "namespace": ns}, "data": {member: text}}))
     };

@@ -55,6 +55,7 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
         ("nodes.runtime", json!("unix:///other"), Into(&["win01/node.yaml"])),
         ("addresses.clusterCidr", json!("172.16.0.0/16"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
         ("addresses.nodeMask", json!(25), Into(&["control-plane"])),
+        ("addresses.nodeMaskIpv6", json!(72), Into(&["control-plane"])),
         ("addresses.serviceCidr", json!("10.96.0.0/16"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
         ("addresses.dnsIp", json!("10.96.0.11"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
         ("addresses.serviceNodePortRange", json!("31000-31999"), Into(&["control-plane"])),
