@@ -5,6 +5,8 @@
 mod accounts;
 #[path = "wine/memory.rs"]
 mod memory;
+#[path = "wine/sockets.rs"]
+mod sockets;
 #[allow(dead_code, reason = "shared with tests/lab.rs, which uses the rest")]
 mod support;
 mod template;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             ("kernel_settings_cannot_be_changed", |dir| Box::pin(kernel(dir))),
             ("usual_tools_are_present", |dir| Box::pin(tools::all(dir))),
             ("environment_hides_wine", |dir| Box::pin(tools::environment(dir))),
+            ("go_opens_sockets_for_datagrams", |dir| Box::pin(sockets::datagrams(dir))),
             ("a_memory_limit_binds_the_sum_of_the_programs", |dir| Box::pin(memory::sum(dir))),
             ("pods_start_at_once_and_outlive_the_runtime", |dir| Box::pin(parallel(dir))),
         ],
@@ -213,6 +216,7 @@ async fn volumes(dir: PathBuf) {
     let script = r"type c:\data\in\X.TXT&type C:\fixed\x.txt&type D:\y.txt&echo out>D:\out.txt&echo no>C:\fixed\no.txt&type %windir%\system32\drivers\etc\hosts&dir E:\";
     let (code, text) = second(&node, &id, &["cmd", "/c", script]).await;
     assert!(code != 0 && text.starts_with("from C\nfrom C\nfrom D\n") && text.contains("10.0.0.7 elsewhere"), "{code} {text}");
+    assert!(text.contains("Access is denied.\n"), "{text}");
     assert!(dir.join("d/out.txt").exists() && !dir.join("host/data/no.txt").exists());
     // Case does not make a second directory.
     let (_, text) = second(&node, &id, &["cmd", "/c", r"dir /b C:\"]).await;

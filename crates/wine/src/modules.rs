@@ -1,5 +1,5 @@
-//! Patched copies of Wine's modules, in the cache, which are mounted over the machine's in containers. They leave out two habits
-//! of Wine:
+//! Patched copies of Wine's modules, in the cache, which are mounted over the machine's in containers. They differ from them in
+//! four points:
 //!
 //! - Before a thread runs, Wine fills 960 KiB of its stack with zeros (`signal_start_thread` of
 //!   `dlls/ntdll/signal_x86_64.c`, for copy protections that look there). The kernel gives zeros anyway, but now every page
@@ -7,8 +7,15 @@
 //! - Each program finds Wine's private variables in its environment (`WINEUSERNAME`, `WINEDLLDIR0`, …:
 //!   `add_dynamic_environment` of `dlls/ntdll/unix/env.c`). In the copies their names begin with `=`, as those of Windows'
 //!   own private variables do (`=C:`), which `set` and most libraries leave out.
+//! - `WSAIoctl` does not know `SIO_UDP_NETRESET` (`dlls/ws2_32/socket.c`) and fails with `WSAEOPNOTSUPP`. Go's standard library
+//!   sets it to false on each UDP socket, and gives the socket up when that fails. In the copy it is answered as
+//!   `SIO_UDP_CONNRESET` is, with success and without effect: Linux reports no such errors on unconnected sockets, so false is
+//!   what holds. It takes the place of `SIO_SET_COMPATIBILITY_MODE`, which Wine refuses as it refuses what it does not know.
+//! - Messages of errors have Windows' words ([`messages`]).
 //!
 //! Where the machine's Wine is built otherwise, it stays as it is.
+
+mod messages;
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,6 +27,8 @@ use anyhow::{Context as _, Result};
 const LIBRARIES: &[&str] = &["/usr/lib/x86_64-linux-gnu/wine", "/opt/wine-stable/lib64/wine"];
 
 const NTDLL: &str = "x86_64-windows/ntdll.dll";
+/// Has the messages of errors, too.
+const KERNEL: &str = "x86_64-windows/kernelbase.dll";
 
 /// Modules with names of private variables. What one writes another reads, so they change together or not at all.
 const NAMING: &[(&str, &[&str])] = &[
@@ -40,7 +49,7 @@ const NAMING: &[(&str, &[&str])] = &[
         ],
     ),
     (NTDLL, &["WINEBUILDDIR", "WINEDLLDIR%u", "WINESYSTEMDLLPATH", "WINEUSERLOCALE"]),
-    ("x86_64-windows/kernelbase.dll", &["WINEUSERNAME", "WINEUNIXCP", "WINEUSERLOCALE"]),
+    (KERNEL, &["WINEUSERNAME", "WINEUNIXCP", "WINEUSERLOCALE"]),
     ("x86_64-windows/advapi32.dll", &["WINEUSERNAME"]),
     ("x86_64-windows/shell32.dll", &["WINEHOMEDIR"]),
     ("x86_64-windows/setupapi.dll", &["WINEDATADIR", "WINEBUILDDIR", "WINEDLLDIR%u"]),
@@ -51,6 +60,18 @@ const NAMING: &[(&str, &[&str])] = &[
 /// names that begin with `=`, so it does not look, and must not say so on the first program's standard error.
 const BOOT: &str = "x86_64-windows/wineboot.exe";
 const COMPLAINT: &[u8] = b"wine: failed to update %s, ";
+
+const SOCKETS: &str = "x86_64-windows/ws2_32.dll";
+
+/// cmp $0x9800000c,%ebx; je: `SIO_UDP_CONNRESET`, and the distance to its answer is what follows.
+const CONNRESET: &[u8] = &[0x81, 0xfb, 0x0c, 0x00, 0x00, 0x98, 0x0f, 0x84];
+/// cmp $0x9800012c,%ebx; jne: `SIO_SET_COMPATIBILITY_MODE`. A distance follows, then the refusal begins: mov %r13,0x40(%rsp).
+const MODE: &[u8] = &[0x81, 0xfb, 0x2c, 0x01, 0x00, 0x98, 0x0f, 0x85];
+const REFUSAL: [u8; 5] = [0x4c, 0x89, 0x6c, 0x24, 0x40];
+/// cmp $0x9800000f,%ebx; je: `SIO_UDP_NETRESET`.
+const NETRESET: [u8; MODE.len()] = [0x81, 0xfb, 0x0f, 0x00, 0x00, 0x98, 0x0f, 0x84];
+/// Length of a distance.
+const REL: usize = 4;
 
 /// lea -0xf0000(%rcx),%rdi; mov %rdi,%rsp; sub %rdi,%rcx; xor %eax,%eax; shr $3,%rcx; rep stos %rax,%es:(%rdi)
 const FILL: &[u8] =
@@ -67,14 +88,15 @@ pub fn copies(cache_dir: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
         keep(&dir, &changed(library)?).with_context(|| format!("cannot make {}", dir.display()))?;
     }
     let file = |module: &str| module.rsplit('/').next().unwrap_or(module).to_owned();
-    let copies = NAMING.iter().map(|(module, _)| (dir.join(file(module)), library.join(module)));
+    let modules = NAMING.iter().map(|(module, _)| *module).chain([SOCKETS]);
+    let copies = modules.map(|module| (dir.join(file(module)), library.join(module)));
     Ok(copies.filter(|(copy, _)| copy.is_file()).collect())
 }
 
 /// Another for each version of Wine.
 fn name(library: &Path) -> Result<String> {
     let metadata = library.join(NTDLL).metadata().with_context(|| format!("cannot read {}", library.display()))?;
-    Ok(format!("3-{}-{}.{}", metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+    Ok(format!("7-{}-{}.{}", metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
 }
 
 /// Modules that differ from the machine's, by their names in the cache.
@@ -82,7 +104,9 @@ fn changed(library: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let read = |module: &str| std::fs::read(library.join(module)).with_context(|| format!("cannot read {}", library.join(module).display()));
     let mut modules = Vec::new();
     for (module, names) in NAMING {
-        let changed = if *module == BOOT { silent(read(module)?) } else { private(read(module)?, names, module.starts_with("x86_64-windows")) };
+        let reworded = |content: Vec<u8>| if *module == KERNEL { messages::reworded(content.clone()).unwrap_or(content) } else { content };
+        let changed =
+            if *module == BOOT { silent(read(module)?) } else { private(read(module)?, names, module.starts_with("x86_64-windows")).map(reworded) };
         modules.push((*module, changed));
     }
     let all = modules.iter().all(|(_, changed)| changed.is_some());
@@ -102,6 +126,7 @@ fn changed(library: &Path) -> Result<Vec<(String, Vec<u8>)>> {
         let file = module.rsplit('/').next().unwrap_or(module);
         result.extend(changed.map(|changed| (file.to_owned(), changed)));
     }
+    result.extend(patient(read(SOCKETS)?).map(|changed| ("ws2_32.dll".to_owned(), changed)));
     Ok(result)
 }
 
@@ -150,10 +175,33 @@ fn silent(mut module: Vec<u8>) -> Option<Vec<u8>> {
 
 /// None when the instructions are not there, or not once.
 fn lean(library: &[u8]) -> Option<Vec<u8>> {
-    let mut places = library.windows(FILL.len()).enumerate().filter_map(|(at, bytes)| (bytes == FILL).then_some(at));
-    let (at, None) = (places.next()?, places.next()) else { return None };
+    let at = only(library, FILL)?;
     let mut library = library.to_vec();
     library[at..][DISTANCE].copy_from_slice(&PAGE);
+    Some(library)
+}
+
+/// Where a pattern is, if it is there once.
+fn only(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    let mut places = bytes.windows(pattern.len()).enumerate().filter_map(|(at, here)| (here == pattern).then_some(at));
+    let (at, None) = (places.next()?, places.next()) else { return None };
+    Some(at)
+}
+
+/// With an answer to `SIO_UDP_NETRESET`; none when the instructions are not there, or not once.
+fn patient(mut library: Vec<u8>) -> Option<Vec<u8>> {
+    let distance = only(&library, CONNRESET)? + CONNRESET.len();
+    let there = i32::from_le_bytes(library.get(distance..distance + REL)?.try_into().ok()?);
+    let mode = only(&library, MODE)?;
+    let refusal = mode + MODE.len() + REL;
+    if library.get(refusal..refusal + REFUSAL.len())? != REFUSAL {
+        return None;
+    }
+    // Distances count from the end of their instruction.
+    let target = i32::try_from(distance + REL).ok()?.checked_add(there)?;
+    let jump = target.checked_sub(i32::try_from(refusal).ok()?)?;
+    library[mode..][..NETRESET.len()].copy_from_slice(&NETRESET);
+    library[refusal - REL..refusal].copy_from_slice(&jump.to_le_bytes());
     Some(library)
 }
 
@@ -182,10 +230,23 @@ mod tests {
     }
 
     #[test]
+    fn a_request_of_gos_is_answered_as_its_sibling_is() {
+        // The sibling's answer begins 0x100 bytes behind its instruction, which ends at 13.
+        let module = [&[0x90; 1], CONNRESET, &[0, 1, 0, 0], MODE, &[0x40, 2, 0, 0], &REFUSAL, &[0xba]].concat();
+        let changed = patient(module.clone()).unwrap();
+        // The new instruction ends at 25, and leads to 0x10d.
+        let expected = [&module[..13], &[0x81, 0xfb, 0x0f, 0, 0, 0x98, 0x0f, 0x84, 0xf4, 0, 0, 0], &REFUSAL, &[0xba]].concat();
+        assert_eq!(changed, expected);
+        assert_eq!(patient([module.clone(), module.clone()].concat()), None, "ambiguous");
+        assert_eq!(patient(module[..26].to_vec()), None, "cut off");
+        assert_eq!(patient(module[13..].to_vec()), None, "another Wine");
+    }
+
+    #[test]
     fn the_machines_modules_are_copied_once() {
         let dir = tempfile::tempdir().unwrap();
         let made = copies(dir.path()).unwrap();
-        assert_eq!(made.len(), NAMING.len(), "Debian's Wine has both habits: {made:?}");
+        assert_eq!(made.len(), NAMING.len() + 1, "Debian's Wine differs in all points: {made:?}");
         for (copy, place) in &made {
             assert_eq!(copy.metadata().unwrap().len(), place.metadata().unwrap().len());
         }

@@ -26,7 +26,7 @@ fn cache() -> PathBuf {
 #[allow(dead_code, reason = "not every test has programs of its own")]
 pub fn compile(source: &str, target: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/template").join(source);
-    let status = Command::new("x86_64-w64-mingw32-gcc").args(["-O1", "-s", "-o"]).arg(target).arg(source).status();
+    let status = Command::new("x86_64-w64-mingw32-gcc").args(["-O1", "-s", "-o"]).arg(target).arg(source).arg("-lws2_32").status();
     let status = status.expect("a compiler for Windows (Debian: apt-get install gcc-mingw-w64-x86-64)");
     assert!(status.success(), "the test's program does not compile");
 }
