@@ -46,6 +46,7 @@ pub(crate) use seccomp::{Profile, Seccomp};
 pub(crate) use serve::children;
 pub use spec::HostDirs;
 pub(crate) use spec::{MountSource, MountSpec, Pids, Program, Propagation, RootSpec, Security, ShimSpec, StartSpec, WineRoot};
+pub(crate) use windows::IMAGE;
 pub(crate) use wire::{AttachRequest, ExecRequest, Handed, Message, Request};
 pub use wire::{Exit, Identity, Started};
 

@@ -8,6 +8,7 @@ mod template;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cri::v1;
 use images::LoadOptions;
 use images::blob::digest_of;
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         &[
             ("an_image_of_layers_hives_and_a_base_runs", |dir| Box::pin(own(dir))),
             ("a_pods_own_command_runs_in_the_image_of_a_stand_in", |dir| Box::pin(command(dir))),
+            ("host_process_containers_share_the_nodes_drive", |dir| Box::pin(host_process(dir))),
             ("what_needs_a_real_windows_is_refused_with_the_reason", |dir| Box::pin(refused(dir))),
         ],
         template::build,
@@ -101,6 +103,38 @@ async fn own(dir: PathBuf) {
         assert!(log.to_lowercase().contains(&words.to_lowercase()), "{words:?} is missing in {log}");
     }
     assert!(!log.contains("old") && !log.contains("not gone"), "{log}");
+    node.remove(&pod).await;
+}
+
+async fn host_process(dir: PathBuf) {
+    let node = node(&dir).await;
+    let script = b"@echo off\r\necho %CD% %CONTAINER_SANDBOX_MOUNT_POINT% %MARK%\r\ntype C:\\etc\\data\\a.txt\r\n\
+        type etc\\data\\a.txt\r\nif exist C:\\made.txt type C:\\made.txt\r\necho %MARK%>C:\\made.txt\r\necho x>own.txt\r\n";
+    let layer: &[(&str, &[u8])] = &[("Files/run.bat", script)];
+    let config = json!({ "config": { "Env": ["MARK=one"] } });
+    node.store().load(&archive(&dir, &[layer], config), &LoadOptions::default()).unwrap();
+    std::fs::create_dir_all(dir.join("host/volumes")).unwrap();
+    std::fs::write(dir.join("host/volumes/a.txt"), "data\r\n").unwrap();
+    let mut sandbox = windows_sandbox("hosted");
+    let security = v1::WindowsSandboxSecurityContext { host_process: true, ..Default::default() };
+    sandbox.windows = Some(v1::WindowsPodSandboxConfig { security_context: Some(security) });
+    let pod = node.run(sandbox).await;
+    let run = async |name: &str, mark: &str| {
+        let mut request = container(name, NAME, &["cmd", "/c", "run.bat"]);
+        request.envs.push(v1::KeyValue { key: "MARK".into(), value: mark.into() });
+        let security = v1::WindowsContainerSecurityContext { host_process: true, ..Default::default() };
+        request.windows = Some(v1::WindowsContainerConfig { security_context: Some(security), ..Default::default() });
+        request.mounts.push(v1::Mount { container_path: r"C:\etc\data".into(), host_path: r"C:\volumes".into(), ..Default::default() });
+        let id = node.start(&pod, request).await;
+        let status = node.wait_exit(&id).await;
+        let text = std::fs::read_to_string(dir.join(format!("host/var/log/pods/hosted/{name}/0.log"))).unwrap().replace('\r', "");
+        assert_eq!(status.exit_code, 0, "{} {text}", describe(&status));
+        text.lines().map(|line| line.splitn(4, ' ').nth(3).unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(run("main", "two").await, [r"C:\hpc C:\hpc\ two", "data", "data"]);
+    assert_eq!(run("next", "three").await, [r"C:\hpc C:\hpc\ three", "data", "data", "two"], "a file that the first one made on the node's drive");
+    assert_eq!(std::fs::read_to_string(dir.join("host/made.txt")).unwrap().trim_end(), "three");
+    assert!(!dir.join("host/hpc/own.txt").exists() && !dir.join("host/Windows/System32").exists(), "Windows and the image are the container's own");
     node.remove(&pod).await;
 }
 

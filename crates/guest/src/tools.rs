@@ -30,14 +30,13 @@ pub const INSTALLED: &[&str] = &[
     "ipconfig",
     "nslookup",
     "ping",
-    "powershell",
-    "pwsh",
     "route",
     "tar",
     "timeout",
     "waitfor",
     "whoami",
     "WindowsPowerShell/v1.0/powershell",
+    "WindowsPowerShell/v1.0/pwsh",
 ];
 
 /// An echo request.

@@ -21,7 +21,7 @@ use anyhow::{Context as _, Result};
 use template::STAMP;
 
 pub use account::{Account, AccountError};
-pub use find::unfit;
+pub use find::{is_brought, unfit};
 pub use modules::copies;
 
 /// Directory of a prefix, and of a layer of an image, that is drive C.

@@ -62,7 +62,8 @@ pub(super) trait System: Send + Sync {
     /// Files of the runtime that appear in the container.
     fn files(&self, request: &Request<'_>) -> Vec<MountSpec>;
 
-    fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<MountSpec>;
+    /// Where a volume appears: once, or several times.
+    fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<Vec<MountSpec>>;
 
     /// The Windows account that programs run as; empty on Linux.
     fn account(&self, request: &Request<'_>) -> String;
@@ -136,7 +137,7 @@ impl Request<'_> {
     pub(super) fn mounts(&self, system: &dyn System) -> Result<Vec<MountSpec>> {
         let mut mounts = system.files(self);
         for mount in &self.config.mounts {
-            mounts.push(system.volume(self, mount).with_context(|| format!("volume at {:?}", mount.container_path))?);
+            mounts.extend(system.volume(self, mount).with_context(|| format!("volume at {:?}", mount.container_path))?);
         }
         mounts.sort_by_key(|mount| mount.target.matches(['/', '\\']).count());
         Ok(mounts)

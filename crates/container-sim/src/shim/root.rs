@@ -251,7 +251,7 @@ fn control_groups(inside: &HostRoot, dirs: &[PathBuf]) -> Result<()> {
     remount_readonly(&fd_path(&inside.resolve(&groups)?)).with_context(|| format!("cannot protect {GROUPS}"))
 }
 
-fn directory(inside: &HostRoot, path: &str) -> Result<Resolved> {
+pub(super) fn directory(inside: &HostRoot, path: &str) -> Result<Resolved> {
     let path = inside.parse(path)?;
     inside.create_dir_all(&path, 0o755)?;
     Ok(inside.resolve(&path)?)
@@ -410,7 +410,7 @@ pub(super) fn bind(source: &Path, target: &Path, recursive: bool) -> Result<()> 
 }
 
 /// A name of an open object by which it can be mounted.
-fn fd_path(object: &Resolved) -> PathBuf {
+pub(super) fn fd_path(object: &Resolved) -> PathBuf {
     let handle: &File = &object.handle;
     PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn second_programs_are_of_the_roots_kind() {
         let layers = RootSpec::Layers { layers_dir: "/layers".into(), layers: Vec::new() };
-        let wine = RootSpec::Wine(WineRoot { lowers: Vec::new(), modules: Vec::new(), resolver: None });
+        let wine = RootSpec::Wine(WineRoot { lowers: Vec::new(), modules: Vec::new(), resolver: None, host_process: None });
         let words = ["echo", "a b"];
         assert!(matches!(layers.second_program(&words, "/x"), Ok(Program::Exec { argv, cwd }) if argv == words && cwd == "/x"));
         assert!(matches!(wine.second_program(&words, ""), Ok(Program::Windows { line, .. }) if line == r#"echo "a b""#));

@@ -112,6 +112,9 @@ pub(crate) struct WineRoot {
     pub modules: Vec<(PathBuf, PathBuf)>,
     /// The pod's resolver file.
     pub resolver: Option<PathBuf>,
+    /// For HostProcess containers: unpacked layers of the image, highest first. Drive C is the node's then, and they are below `C:\hpc`.
+    #[serde(default)]
+    pub host_process: Option<Vec<PathBuf>>,
 }
 
 /// Something that appears in a container.

@@ -40,17 +40,24 @@ impl Drives {
             [letter] if letter.is_ascii_alphabetic() => letter.to_ascii_lowercase(),
             _ => return Err(refuse()),
         };
-        let mut path = self.root.join(letter.to_string());
-        if !path.is_dir() {
+        let drive = self.root.join(letter.to_string());
+        if !drive.is_dir() {
             return Err(DriveError::NoDrive(letter.to_ascii_uppercase()));
         }
-        for part in rest.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        Self::below(drive, rest).ok_or_else(refuse)
+    }
+
+    /// The file that a Windows path means which begins at `dir`. Parts that exist under another case are taken as they are spelt there. None:
+    /// it holds `..`, or what no name holds.
+    pub fn below(dir: PathBuf, text: &str) -> Option<PathBuf> {
+        let mut path = dir;
+        for part in text.split(['/', '\\']).filter(|part| !part.is_empty() && *part != ".") {
             if part == ".." || part.contains(':') || part.contains('\0') {
-                return Err(refuse());
+                return None;
             }
             path.push(spelt(&path, part));
         }
-        Ok(path)
+        Some(path)
     }
 }
 

@@ -87,11 +87,11 @@ impl System for Linux {
         own.into_iter().filter(|(_, target)| is_free(target)).map(file).collect()
     }
 
-    fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<MountSpec> {
-        match &mount.image {
-            Some(image) => image_volume(request, mount, &image.image),
-            None => Ok(volume_of_node(request.os, mount)),
-        }
+    fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<Vec<MountSpec>> {
+        Ok(vec![match &mount.image {
+            Some(image) => image_volume(request, mount, &image.image)?,
+            None => volume_of_node(request.os, mount),
+        }])
     }
 
     fn account(&self, _: &Request<'_>) -> String {

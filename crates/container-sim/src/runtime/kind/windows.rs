@@ -9,7 +9,7 @@ use crate::runtime::cgroup::Amounts;
 use crate::runtime::environment::{self, Variable};
 use crate::runtime::limits::positive;
 use crate::runtime::stats::SandboxUsage;
-use crate::shim::{MountSpec, Pids, Program, RootSpec, Security, WineRoot};
+use crate::shim::{IMAGE, MountSpec, Pids, Program, RootSpec, Security, WineRoot};
 
 /// A Windows node, and a container with a program of its image.
 pub(super) struct Windows;
@@ -20,11 +20,11 @@ impl Kind for Windows {
         if argv.is_empty() {
             bail!("no command specified: neither the image nor the pod names one");
         }
-        if let Some(reason) = needs::refusal(&argv) {
+        if let Some(reason) = needs::refusal(&argv, |program| is_brought(request, program)) {
             bail!("{reason}");
         }
         let line = command::line(&argv, request.image.config.args_escaped && request.begins_as_image());
-        Ok(Program::Windows { line, cwd: request.working_dir() })
+        Ok(Program::Windows { line, cwd: working_dir(request) })
     }
 
     fn root(&self, request: &Request<'_>) -> Result<RootSpec> {
@@ -61,19 +61,27 @@ impl System for Windows {
     }
 
     fn environment(&self, request: &Request<'_>) -> Vec<Variable> {
-        environment::windows(request.hostname(), known_account(request), &request.image.config.env, &request.pod_variables())
+        let mut env = request.pod_variables();
+        if is_host_process(request) {
+            env.insert(0, (MOUNT_POINT.to_owned(), format!(r"{IMAGE}\")));
+        }
+        environment::windows(request.hostname(), known_account(request), &request.image.config.env, &env)
     }
 
     fn root(&self, request: &Request<'_>) -> Result<RootSpec> {
         let (runtime, image) = (request.runtime, request.image);
         let template = runtime.template.find().context("cannot run Windows programs")?;
         let build = request.os.build().context("a Windows container on a node without a build")?;
-        let layers = image.layers.iter().map(|id| (id.as_str(), runtime.store.layer_dir(id))).collect();
+        let layers: Vec<_> = image.layers.iter().map(|id| (id.as_str(), runtime.store.layer_dir(id))).collect();
+        // The image of a HostProcess container is no part of its Windows.
+        let (layers, below) =
+            if is_host_process(request) { (Vec::new(), Some(layers.into_iter().rev().map(|(_, dir)| dir).collect())) } else { (layers, None) };
         let prefix = wine::Prefix { template, layers, build, account: known_account(request) };
         Ok(RootSpec::Wine(WineRoot {
             lowers: wine::lowers(&runtime.config.cache_dir, prefix, &images::windows::compose)?,
             modules: wine::copies(&runtime.config.cache_dir)?,
             resolver: Some(runtime.records.sandbox_dir(&request.sandbox.id).join("resolv.conf")),
+            host_process: below,
         }))
     }
 
@@ -86,14 +94,21 @@ impl System for Windows {
         Vec::new()
     }
 
-    fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<MountSpec> {
+    fn volume(&self, request: &Request<'_>, mount: &v1::Mount) -> Result<Vec<MountSpec>> {
         if mount.image.is_some() {
             bail!("image volumes do not exist on Windows");
         }
         if [&mount.host_path, &mount.container_path].into_iter().any(|path| path.starts_with(r"\\") || path.starts_with("//")) {
             bail!("named pipes and network shares do not exist on a simulated Windows node");
         }
-        Ok(volume_of_node(request.os, mount))
+        let volume = volume_of_node(request.os, mount);
+        let mut volumes = Vec::new();
+        // Beside the image's files too, as before bind filters there were (hcsshim's `setupMounts`).
+        if let Some(path) = volume.target.strip_prefix(r"C:\").filter(|_| is_host_process(request)) {
+            volumes.push(MountSpec { target: format!(r"{IMAGE}\{path}"), ..volume.clone() });
+        }
+        volumes.push(volume);
+        Ok(volumes)
     }
 
     /// The pod's, else the image's.
@@ -123,6 +138,29 @@ impl System for Windows {
     fn report(&self, answer: &mut v1::PodSandboxStats, usage: SandboxUsage) {
         answer.windows = Some(usage.windows());
     }
+}
+
+/// Names the directory with the image's files to a HostProcess container.
+const MOUNT_POINT: &str = "CONTAINER_SANDBOX_MOUNT_POINT";
+
+/// Whether the container's processes are the node's own.
+fn is_host_process(request: &Request<'_>) -> bool {
+    request.config.windows.as_ref().and_then(|windows| windows.security_context.as_ref()).is_some_and(|security| security.host_process)
+}
+
+/// The directory in which the program starts; empty: the root of drive C.
+fn working_dir(request: &Request<'_>) -> String {
+    let named = request.working_dir();
+    if named.is_empty() && is_host_process(request) { IMAGE.to_owned() } else { named }
+}
+
+/// Whether the program is one of the image's own.
+fn is_brought(request: &Request<'_>, program: &str) -> bool {
+    let layers: Vec<_> = request.image.layers.iter().map(|id| request.runtime.store.layer_dir(id)).collect();
+    let env = Windows.environment(request);
+    let path = env.iter().find(|(name, _)| name.eq_ignore_ascii_case("path")).map_or("", |(_, value)| value);
+    let root = if is_host_process(request) { IMAGE } else { "C:" };
+    wine::is_brought(&layers, root, program, &working_dir(request), path)
 }
 
 /// The account of a container's programs. An unknown one is refused when the container starts, as by Windows.

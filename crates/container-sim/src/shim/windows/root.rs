@@ -10,6 +10,7 @@ use nix::mount::{MsFlags, mount};
 
 use super::super::root::{bind, escape, system_mounts};
 use super::super::{StartSpec, WineRoot};
+use super::host_process;
 use linux_sys::mount::remount_readonly;
 use wine::Account;
 
@@ -39,6 +40,9 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
         .context("cannot mount /tmp")?;
     let prefix = target.join("prefix");
     overlay(dir, &prefix, &wine.lowers)?;
+    if let Some(layers) = &wine.host_process {
+        host_process::build(dir, target, &wine::drive(&prefix), layers, spec)?;
+    }
     let account = Account::find(&spec.account)?;
     profile(&prefix, account)?;
     settings(target, wine, account)?;
@@ -78,7 +82,7 @@ fn hide(system: &Path) -> Result<()> {
 }
 
 /// The Windows that the container sees: its own files over the lower ones.
-fn overlay(dir: &Path, prefix: &Path, lowers: &[PathBuf]) -> Result<()> {
+pub(super) fn overlay(dir: &Path, prefix: &Path, lowers: &[PathBuf]) -> Result<()> {
     let (upper, work) = (dir.join("upper"), dir.join("work"));
     for made in [&upper, &work] {
         std::fs::create_dir_all(made)?;
