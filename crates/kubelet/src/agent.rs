@@ -27,6 +27,7 @@ use crate::probes::counts::Counts;
 use crate::services;
 use crate::sources::Sources;
 use crate::statics::Statics;
+use crate::stats::Started;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
 use crate::volumes::csi::Csi;
@@ -59,6 +60,8 @@ pub(crate) struct Agent {
     pub csi: Arc<Csi>,
     /// How often probes succeeded and failed.
     pub probes: Arc<Counts>,
+    /// How often containers were started.
+    pub starts: Started,
     pub statuses: Arc<Statuses>,
     pub health: watch::Receiver<RuntimeHealth>,
     pub workers: Arc<Workers>,

@@ -241,6 +241,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone()]),
         csi: ground.csi,
         probes: Arc::default(),
+        starts: crate::stats::Started::default(),
         statuses: statuses.clone(),
         health: ground.health.clone(),
         workers: workers.clone(),

@@ -62,7 +62,7 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
             Some(client) => answer_json(&hcn_calls::document(&client.snapshot())),
             None => text(StatusCode::NOT_FOUND, "this node has no Host Networking Service"),
         },
-        ["stats", "summary"] => match stats::summary(&server.agent).await {
+        ["stats", "summary"] => match stats::summary(&server.agent, detail(query)).await {
             Ok(summary) => answer_json(&summary),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         },
@@ -76,6 +76,11 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
         ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }
+}
+
+/// What a request for statistics asks for.
+fn detail(query: &str) -> stats::Detail {
+    if parameter(query, "only_cpu_and_memory").is_some_and(|value| value == "true") { stats::Detail::Usage } else { stats::Detail::All }
 }
 
 fn answer_metrics(metrics: String, format: Format) -> Response<Body> {

@@ -56,7 +56,8 @@ impl Row {
 /// The document; it reports a runtime that does not answer.
 pub(super) async fn resource(server: &Server, format: Format) -> String {
     let agent = &server.agent;
-    let (all, summary) = tokio::join!(agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }), stats::summary(agent));
+    let (all, summary) =
+        tokio::join!(agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }), stats::summary(agent, stats::Detail::Usage));
     let (Ok(all), Ok(summary)) = (all, summary) else {
         return Document { rows: Vec::new(), node: Usage::default(), failed: true, format }.render();
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::EventType;
 use cri::v1;
 use host::PodPath;
-use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
@@ -28,6 +28,18 @@ const NODE_HOSTS: &str = "/etc/hosts";
 /// Bytes of a node's hosts file that are passed on.
 const MAX_HOSTS: u64 = 1 << 20;
 
+/// The kind of a container, as metrics name it.
+fn kind(pod: &Pod, name: &str) -> &'static str {
+    let spec = pod.spec.as_ref();
+    if spec.is_some_and(|spec| spec.init_containers.iter().flatten().any(|own| own.name == name)) {
+        "init_container"
+    } else if spec.is_some_and(|spec| spec.ephemeral_containers.iter().flatten().any(|own| own.name == name)) {
+        "ephemeral_container"
+    } else {
+        "container"
+    }
+}
+
 impl Worker {
     pub(super) async fn start_container(&mut self, start: Start) -> Event {
         let container = start.container.clone();
@@ -35,11 +47,15 @@ impl Worker {
             let message = "the pod has no such container any more".to_owned();
             return Event::Started { container, result: Err(Failed { reason: WaitingReason::CreateContainerError, message, image: None }) };
         };
+        let mut failed: Option<String> = None;
         let result = self.create_and_start(&spec, start).await.map_err(|error| {
             let message = error.to_report_string();
+            failed = Some(error.reason().to_string());
             self.event(Some(&container), EventType::Warning, "Failed", format!("Error: {message}"));
             Failed { reason: error.reason(), message, image: None }
         });
+        let (kind, is_host_process) = (kind(&self.state.pod, &container), kube_rules::admission::is_host_process(&self.state.pod));
+        self.agent.starts.count(kind, is_host_process, failed.as_deref());
         Event::Started { container, result }
     }
 
