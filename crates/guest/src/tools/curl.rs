@@ -1,7 +1,8 @@
-//! `curl` over plain HTTP: the options that scripts and probes use, curl's exit codes and messages.
+//! `curl` over HTTP and HTTPS: the options that scripts and probes use, curl's exit codes and messages.
 
 mod http;
 mod options;
+mod tls;
 
 use super::Streams;
 use options::{Options, Target};
@@ -126,7 +127,7 @@ mod tests {
         (address, served)
     }
 
-    fn curl(args: &[&str]) -> (u8, String, String) {
+    pub(super) fn curl(args: &[&str]) -> (u8, String, String) {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = main(&args, &mut Streams { input: &mut &b"from input"[..], out: &mut out, err: &mut err });
@@ -167,7 +168,8 @@ mod tests {
     fn failures_have_curls_exit_codes() {
         for (args, code) in [
             (&["-s", "http://127.0.0.1:1/"][..], 7),
-            (&["-s", "https://127.0.0.1/"], 1),
+            (&["-s", "https://127.0.0.1:1/"], 7),
+            (&["-s", "ftp://127.0.0.1/"], 1),
             (&["-s", "http://name.invalid/"], 6),
             (&["-s", "http://[::/"], 3),
             (&["--no-such"], 2),

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use super::Failure;
 use super::options::Options;
+use super::{Failure, tls};
 
 /// Largest head of an answer, and largest body.
 const MAX_HEAD: u64 = 256 << 10;
@@ -27,9 +27,10 @@ pub(super) struct Answer {
     pub broken: Option<Failure>,
 }
 
-/// `http://HOST[:PORT][/PATH]`
+/// `http[s]://HOST[:PORT][/PATH]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Url {
+    secure: bool,
     host: String,
     port: u16,
     path: String,
@@ -38,10 +39,11 @@ struct Url {
 impl Url {
     fn parse(text: &str) -> Result<Self, Failure> {
         let bad = || Failure::new(3, "URL rejected: Malformed input to a URL function");
-        let rest = match text.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some((scheme, _)) => return Err(Failure::new(1, format!("Protocol {scheme:?} not supported: this curl speaks plain HTTP only"))),
-            None => text,
+        let (secure, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            Some((scheme, _)) => return Err(Failure::new(1, format!("Protocol {scheme:?} not supported: this curl speaks HTTP and HTTPS only"))),
+            None => (false, text),
         };
         let rest = rest.split('#').next().unwrap_or_default();
         let at = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -51,21 +53,22 @@ impl Url {
             Some(inner) => inner.split_once(']').map(|(host, port)| (host, port.strip_prefix(':'))).ok_or_else(bad)?,
             None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
         };
-        let port = port.map_or(Ok(80), str::parse).map_err(|_| bad())?;
+        let port = port.map_or(Ok(if secure { 443 } else { 80 }), str::parse).map_err(|_| bad())?;
         if host.is_empty() || text.chars().any(char::is_whitespace) {
             return Err(bad());
         }
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Self { host: host.to_owned(), port, path })
+        Ok(Self { secure, host: host.to_owned(), port, path })
     }
 
     fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        if self.port == 80 { host } else { format!("{host}:{}", self.port) }
+        let usual = if self.secure { 443 } else { 80 };
+        if self.port == usual { host } else { format!("{host}:{}", self.port) }
     }
 
     fn text(&self) -> String {
-        format!("http://{}{}", self.authority(), self.path)
+        format!("http{}://{}{}", if self.secure { "s" } else { "" }, self.authority(), self.path)
     }
 
     fn join(&self, location: &str) -> Result<Self, Failure> {
@@ -159,9 +162,16 @@ fn once(options: &Options, url: &Url, method: &str, body: Option<&[u8]>, clock: 
         request.lines().for_each(|line| drop(writeln!(log, "> {line}")));
     }
     stream.set_write_timeout(clock.left()?).map_err(io)?;
-    (&stream).write_all(request.as_bytes()).map_err(io)?;
-    (&stream).write_all(body.unwrap_or_default()).map_err(io)?;
-    let mut reader = BufReader::new(Timed { stream: &stream, clock });
+    let mut wire = if url.secure {
+        let limit = [clock.left()?, options.connect_timeout].into_iter().flatten().min();
+        stream.set_read_timeout(limit).map_err(io)?;
+        Wire::Tls(Box::new(tls::secure(stream, &url.host, options)?))
+    } else {
+        Wire::Plain(stream)
+    };
+    wire.write_all(request.as_bytes()).map_err(io)?;
+    wire.write_all(body.unwrap_or_default()).map_err(io)?;
+    let mut reader = BufReader::new(Timed { wire: &mut wire, clock });
     let (status, head) = loop {
         let head = read_head(&mut reader).map_err(io)?;
         let status = head.split(' ').nth(1).and_then(|status| status.trim().parse().ok());
@@ -206,17 +216,42 @@ fn request(options: &Options, url: &Url, method: &str, body: Option<&[u8]>) -> R
     Ok(text + "\r\n")
 }
 
-/// A stream whose every read ends when the time is over.
+/// A connection.
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<tls::Stream>),
+}
+
+impl Wire {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(bytes),
+            Self::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+}
+
+/// A connection whose every read ends when the time is over.
 struct Timed<'a> {
-    stream: &'a TcpStream,
+    wire: &'a mut Wire,
     clock: &'a Clock,
 }
 
 impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let left = self.clock.left().map_err(|_| ErrorKind::TimedOut)?;
-        self.stream.set_read_timeout(left)?;
-        (&mut &*self.stream).read(buffer)
+        self.wire.socket().set_read_timeout(left)?;
+        match self.wire {
+            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Tls(stream) => stream.read(buffer),
+        }
     }
 }
 
@@ -300,13 +335,16 @@ mod tests {
     #[test]
     fn urls_are_read_and_joined() {
         let url = Url::parse("http://u@h:81/a/b?c#d").unwrap();
-        assert_eq!(url, Url { host: "h".into(), port: 81, path: "/a/b?c".into() });
+        assert_eq!(url, Url { secure: false, host: "h".into(), port: 81, path: "/a/b?c".into() });
         assert_eq!(url.join("x").unwrap().text(), "http://h:81/a/x");
         assert_eq!(url.join("/x").unwrap().text(), "http://h:81/x");
         assert_eq!(url.join("http://o/").unwrap().text(), "http://o/");
         assert_eq!(Url::parse("h?q").unwrap().path, "/?q");
         assert_eq!(Url::parse("[::1]:8080").unwrap().authority(), "[::1]:8080");
         assert_eq!(Url::parse("http://").unwrap_err().code, 3);
+        assert_eq!(Url::parse("HTTPS://h").map(|url| (url.port, url.text())).unwrap(), (443, "https://h/".to_owned()));
+        assert_eq!(Url::parse("https://h:80/").unwrap().text(), "https://h:80/");
+        assert_eq!(url.join("https://o/x").unwrap().text(), "https://o/x");
     }
 
     #[test]

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use super::Failure;
 
-pub(super) const HELP: &str = "Usage: curl [options...] <url>     (Mullion's: plain HTTP only)
+pub(super) const HELP: &str = "Usage: curl [options...] <url>     (Mullion's: HTTP/1.1)
  -d, --data <data|@file|@->   POST this
  -f, --fail                   Fail without output on HTTP errors
  -H, --header <line>          Send this header
  -I, --head                   Show the headers only
  -i, --include                Show the headers too
+ -k, --insecure               Do not check the server's certificate
  -L, --location               Follow redirects
  -m, --max-time <seconds>     Allow the whole transfer so long
+     --cacert <file>          Trust the authorities of this file alone
      --connect-timeout <s>    Allow the connection so long
  -o, --output <file>          Write to a file
  -O, --remote-name            Write to a file named as in the URL
@@ -42,6 +44,9 @@ pub(super) struct Options {
     pub verbose: bool,
     pub write_out: Option<String>,
     pub method: Option<String>,
+    pub insecure: bool,
+    /// A file with certificates.
+    pub authorities: Option<String>,
 }
 
 /// Where a transfer goes.
@@ -114,8 +119,8 @@ impl Options {
 
     fn wants_value(&self, long: &str) -> Result<bool, Failure> {
         match long {
-            "user-agent" | "data" | "data-raw" | "data-binary" | "header" | "max-time" | "connect-timeout" | "output" | "user" | "write-out"
-            | "request" | "url" => Ok(true),
+            "cacert" | "user-agent" | "data" | "data-raw" | "data-binary" | "header" | "max-time" | "connect-timeout" | "output" | "user"
+            | "write-out" | "request" | "url" => Ok(true),
             "fail" | "help" | "head" | "include" | "insecure" | "location" | "remote-name" | "show-error" | "silent" | "verbose" | "ipv4"
             | "no-progress-meter" => Ok(false),
             other => Err(Failure::new(2, format!("option --{other}: is unknown"))),
@@ -125,6 +130,8 @@ impl Options {
     fn set(&mut self, long: &str, value: Option<String>) -> Result<(), Failure> {
         let text = value.unwrap_or_default();
         match long {
+            "cacert" => self.authorities = Some(text),
+            "insecure" => self.insecure = true,
             "url" => self.urls.push(text),
             "user-agent" => self.headers.push(format!("User-Agent: {text}")),
             "data" | "data-raw" | "data-binary" => {
@@ -148,7 +155,7 @@ impl Options {
             "show-error" => self.show_error = true,
             "silent" | "no-progress-meter" => self.silent |= long == "silent",
             "verbose" => self.verbose = true,
-            // No TLS, and whatever address there is: nothing to change.
+            // Whatever address there is: nothing to change.
             _ => {}
         }
         Ok(())
