@@ -1,0 +1,3 @@
+module mullion.io/sig-windows
+
+go 1.24
