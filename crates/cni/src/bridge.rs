@@ -19,6 +19,7 @@ use crate::links::{
 };
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, IpConfig, Route, code};
+use crate::steps::step;
 
 pub(crate) mod masquerade;
 mod spoof;
@@ -125,10 +126,12 @@ fn add(request: &Request, config: &Config) -> Result<AddResult, CniError> {
 
 fn attach(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, near: &Link, sandbox: &NetNs) -> Result<AddResult, CniError> {
     join(config, host, bridge, near)?;
+    step();
     let inside = open_inside(request, sandbox)?;
     if config.mac_spoof_check {
         let far = must_find(&inside, &request.ifname)?;
         spoof::ensure(&near.name, far.mac, &spoof::owner(&request.container_id, &request.ifname))?;
+        step();
     }
     let mut result = AddResult::default();
     if !request.config.ipam_type().is_empty() {
@@ -141,9 +144,11 @@ fn attach(request: &Request, config: &Config, host: &Rtnl, bridge: &Link, near: 
     let link = configure_as(request, &inside, &result, neighbours)?;
     if config.is_gateway {
         make_gateway(host, config, bridge, &result.ips)?;
+        step();
     }
     if config.ip_masq {
         masquerade::ensure(&request.config.name, result.ips.iter().map(|ip| ip.address.trunc()))?;
+        step();
     }
     for ip in &result.ips {
         // A former pod may have had the address with another MAC.
@@ -181,18 +186,10 @@ fn complete(config: &Config, result: &mut AddResult) {
 
 fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
     let name = &config.bridge;
-    if host.link(name).map_err(net)?.is_none() {
-        match host.add_bridge(name) {
-            Ok(()) => {
-                // Set once, the MAC no longer follows the ports that come and go.
-                let made = must_find(host, name)?;
-                host.set_mac(made.index, made.mac).map_err(net)?;
-            }
-            Err(error) if error.is_exists() => {}
-            Err(error) => return Err(net(error)),
-        }
-    }
-    let link = must_find(host, name)?;
+    let link = match host.link(name).map_err(net)? {
+        Some(link) => link,
+        None => make_bridge(host, name)?,
+    };
     if link.kind != "bridge" {
         return Err(CniError::config(format!("{name:?} already exists but is not a bridge; choose another name or remove it")));
     }
@@ -215,7 +212,22 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
         switch("net.ipv4.conf.all.send_redirects", "0")?;
         switch(&format!("net.ipv4.conf.{name}.send_redirects"), "0")?;
     }
-    must_find(host, name)
+    Ok(link)
+}
+
+fn make_bridge(host: &Rtnl, name: &str) -> Result<Link, CniError> {
+    match host.add_bridge(name) {
+        Ok(()) => {
+            // Set once, the MAC no longer follows the ports that come and go.
+            step();
+            let made = must_find(host, name)?;
+            host.set_mac(made.index, made.mac).map_err(net)?;
+            Ok(made)
+        }
+        // Another ADD was faster.
+        Err(error) if error.is_exists() => must_find(host, name),
+        Err(error) => Err(net(error)),
+    }
 }
 
 /// Lets the bridge look for pods at once, not after a second of detection: nobody else has its address.

@@ -24,6 +24,17 @@ pub fn delegate(request: &Request, command: Command) -> Result<Option<AddResult>
     answer
 }
 
+/// The same GC, but for every interface of these containers as well.
+pub(crate) fn sparing(request: &Request, containers: &[&str]) -> Request {
+    let mut request = request.clone();
+    if !containers.is_empty() {
+        let all = request.valid_attachments().into_iter().chain(containers.iter().map(|id| ((*id).to_owned(), String::new())));
+        let list: Vec<_> = all.map(|(id, ifname)| serde_json::json!({"containerID": id, "ifname": ifname})).collect();
+        request.config.document.insert("cni.dev/valid-attachments".into(), list.into());
+    }
+    request
+}
+
 fn delegate_once(request: &Request, command: Command, kind: &str) -> Result<Option<AddResult>, CniError> {
     match kind.trim_end_matches(".exe") {
         "host-local" => return host_local::handle(&Request { command, ..request.clone() }),

@@ -24,10 +24,11 @@ pub mod portmap;
 pub mod ptp;
 pub mod runtime;
 pub mod spec;
+mod steps;
 #[cfg(target_os = "linux")]
 pub mod tuning;
 #[cfg(target_os = "linux")]
 mod upstream_rules;
 pub mod win_bridge;
 
-pub use plugin::{PLUGINS, is_own_plugin, plugin_main};
+pub use plugin::{PLUGINS, is_own_plugin, plugin_main, program_main};

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha512};
 use crate::ipam;
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Route, code};
+use crate::steps::step;
 use crate::upstream_rules;
 
 pub(crate) fn net(error: NetlinkError) -> CniError {
@@ -88,6 +89,7 @@ pub(crate) fn make_pair(request: &Request, host: &Rtnl, sandbox: &NetNs, mtu: Op
         }
         made => made.map_err(net)?,
     }
+    step();
     must_find(host, &name)
 }
 
@@ -149,8 +151,10 @@ pub(crate) fn configure_as(request: &Request, inside: &Rtnl, result: &AddResult,
     for ip in &result.ips {
         let lone = by_gateway(ip.address.addr());
         if lone { inside.add_lone_addr(link.index, ip.address) } else { inside.add_addr(link.index, ip.address) }.map_err(net)?;
+        step();
     }
     inside.set_up(link.index).map_err(net)?;
+    step();
     for route in &result.routes {
         let gateway = || result.ips.iter().filter(|ip| ip.address.addr().is_ipv4() == route.dst.addr().is_ipv4()).find_map(|ip| ip.gateway);
         let mut kernel = KernelRoute::new(route.dst).oif(link.index);
@@ -160,6 +164,7 @@ pub(crate) fn configure_as(request: &Request, inside: &Rtnl, result: &AddResult,
         }
         kernel.metric = route.priority.unwrap_or(0);
         inside.replace_route(&kernel).map_err(net)?;
+        step();
     }
     must_find(inside, &request.ifname)
 }
@@ -191,6 +196,7 @@ pub(crate) fn gone(deleted: Result<(), NetlinkError>) -> Result<(), CniError> {
 /// DEL of a pod that has a pair of its own.
 pub(crate) fn detach(request: &Request, masqueraded: bool) -> Result<(), CniError> {
     remove_pair(request)?;
+    step();
     // An address may only be given out again once no interface has it.
     ipam::delegate(request, Command::Del)?;
     if masqueraded { upstream_rules::remove_masquerade(request) } else { Ok(()) }

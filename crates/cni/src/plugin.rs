@@ -115,6 +115,12 @@ pub fn plugin_main(name: &str) -> ExitCode {
     if outcome.success && written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs the plug-in that this program is called as.
+pub fn program_main() -> ExitCode {
+    let called = std::env::args_os().next().unwrap_or_default();
+    plugin_main(&std::path::Path::new(&called).file_name().unwrap_or_default().to_string_lossy())
+}
+
 /// Runs plug-in `name` over a given environment and input.
 pub fn run(name: &str, env: &dyn Fn(&str) -> Option<String>, stdin: impl Read) -> Outcome {
     let command = env("CNI_COMMAND").unwrap_or_default();

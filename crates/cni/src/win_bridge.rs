@@ -6,11 +6,12 @@
 //! `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
 //! cleans HNS and IPAM both before it reports; ADD succeeds only when the endpoint has its adapter ([`verify`]);
-//! CHECK repairs what HNS lost ([`repair`]); GC and STATUS do their work; one merged OutBoundNAT policy.
+//! CHECK repairs what HNS lost ([`repair`]); an address is not given out again while HNS shows an endpoint that has it ([`rest`]); GC and STATUS do their work; one merged OutBoundNAT policy.
 
 mod config;
 mod network;
 mod repair;
+mod rest;
 mod verify;
 
 use std::net::IpAddr;
@@ -133,20 +134,53 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
         delete_endpoint(client, &existing)?;
     }
     let mut config = config.clone();
-    let features = client.features().map_err(|e| hns("read the version of the Host Networking Service", &e))?;
-    config.loopback_dsr &= features.dsr;
+    // Asked only where the answer matters.
+    let features = || client.features().map_err(|e| hns("read the version of the Host Networking Service", &e));
+    config.loopback_dsr = config.loopback_dsr && features()?.dsr;
     let config = &config;
-    let addresses = ipam::delegate(request, Command::Add)?;
-    let carried = check_families(config.kind, features.ipv6_dual_stack, addresses.as_ref());
-    let network = carried.and_then(|()| known.map_or_else(|| network::make(client, &request.config.name, config, addresses.as_ref()), Ok));
-    let made = network.and_then(|network| {
-        let endpoint = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config)?;
-        Ok(result(request, config, &network, &endpoint))
-    });
-    made.inspect_err(|_| {
-        // Best effort: the first error is the one to report.
-        let _ = ipam::delegate(request, Command::Del);
-    })
+    let mut tried = None;
+    loop {
+        let addresses = ipam::delegate(request, Command::Add)?;
+        let has_ipv6 = addresses.iter().flat_map(|result| &result.ips).any(|ip| ip.address.addr().is_ipv6());
+        let carried = || check_families(config.kind, has_ipv6 && features()?.ipv6_dual_stack, addresses.as_ref());
+        let network = carried().and_then(|()| match &known {
+            Some(known) => Ok(known.clone()),
+            None => network::make(client, &request.config.name, config, addresses.as_ref()),
+        });
+        let made = network.map_err(Failure::before).and_then(|network| {
+            let endpoint = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config)?;
+            Ok(result(request, config, &network, &endpoint))
+        });
+        let Failure { error, is_taken, holds } = match made {
+            Ok(result) => return Ok(result),
+            Err(failure) => failure,
+        };
+        if !holds {
+            // Best effort: the first error is the one to report.
+            let _ = ipam::delegate(request, Command::Del);
+        }
+        // Somebody else's endpoint has the address: another one is tried, as long as address management has others.
+        let address = addresses.as_ref().and_then(AddResult::primary_ip);
+        if !is_taken || address.is_none() || address == tried {
+            return Err(error);
+        }
+        tried = tried.or(address);
+    }
+}
+
+/// Why there is no endpoint.
+struct Failure {
+    error: CniError,
+    /// Another endpoint has the address.
+    is_taken: bool,
+    /// The endpoint may be there all the same, with its address.
+    holds: bool,
+}
+
+impl Failure {
+    fn before(error: CniError) -> Self {
+        Self { error, is_taken: false, holds: false }
+    }
 }
 
 /// Whether the network carries IPv6, where the pod has such an address.
@@ -168,13 +202,19 @@ fn create(
     network: &HostComputeNetwork,
     endpoint: &HostComputeEndpoint,
     config: &Config,
-) -> Result<HostComputeEndpoint, CniError> {
+) -> Result<HostComputeEndpoint, Failure> {
     // One id for one name: a create that was cut off and is repeated meets itself.
     let id = hcn::owned_id(&network.id.to_string(), "endpoint", &endpoint.name);
-    let made = client
-        .create_endpoint(&network.id, id, endpoint)
-        .map_err(|e| hns(format_args!("create endpoint {} on network {:?}", endpoint.name, network.name), &e))?;
-    attach(client, namespace, &made, config).inspect_err(|_| drop(delete_endpoint(client, &made)))
+    let failed = |e: HcnError| hns(format_args!("create endpoint {} on network {:?}", endpoint.name, network.name), &e);
+    let made = match client.create_endpoint(&network.id, id, endpoint) {
+        Err(error) if rest::is_taken(&error) && rest::evict(client, network, endpoint).map_err(Failure::before)? => {
+            client.create_endpoint(&network.id, id, endpoint)
+        }
+        made => made,
+    };
+    // Nothing is known of a create that got no answer.
+    let made = made.map_err(|error| Failure { is_taken: rest::is_taken(&error), holds: error.is_service_down(), error: failed(error) })?;
+    attach(client, namespace, &made, config).map_err(|error| Failure { error, is_taken: false, holds: rest::delete(client, &made).is_err() })
 }
 
 /// Puts the endpoint into the namespace and returns it as it is there.
@@ -240,7 +280,7 @@ fn remove(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniErro
         // Deleting detaches as well; a namespace that refuses must not keep the endpoint.
         tracing::debug!(endpoint = endpoint.name, "cannot take the endpoint out of its namespace: {error}");
     }
-    delete_endpoint(client, endpoint)
+    rest::delete(client, endpoint)
 }
 
 fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
@@ -250,18 +290,27 @@ fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
     let endpoints: Vec<HostComputeEndpoint> =
         client.list(&hcn::Query::by_network(&network.id)).map_err(|e| hns(format_args!("list endpoints of {:?}", network.name), &e))?;
     let mut first = Ok(());
+    let mut stuck = Vec::new();
     for endpoint in endpoints.iter().filter(|e| e.owner == OWNER && !e.is_remote()) {
-        let is_live = if kind == Kind::AzureVnet {
-            valid.iter().any(|(id, ifname)| azure_name(id, ifname) == endpoint.name)
+        let container = if kind == Kind::AzureVnet {
+            let is_live = valid.iter().any(|(id, ifname)| azure_name(id, ifname) == endpoint.name);
+            (!is_live).then_some("")
         } else {
             let Some(container) = endpoint.name.strip_suffix(&suffix) else { continue };
-            valid.iter().any(|(id, _)| id == container)
+            (!valid.iter().any(|(id, _)| id == container)).then_some(container)
         };
-        if !is_live {
-            first = first.and(remove(client, endpoint));
+        let Some(container) = container else { continue };
+        if let Err(error) = remove(client, endpoint) {
+            stuck.push(container);
+            first = first.and(Err(error));
         }
     }
-    first.and(ipam::delegate(request, Command::Gc).map(drop))
+    // An address rests while an endpoint has it. Only host-local can be told so.
+    if stuck.is_empty() || (request.config.ipam_type().trim_end_matches(".exe") == "host-local" && !stuck.contains(&"")) {
+        let freed = ipam::delegate(&ipam::sparing(request, &stuck), Command::Gc);
+        first = first.and(freed.map(drop));
+    }
+    first
 }
 
 fn status(client: &Client, request: &Request, config: &Config) -> Result<(), CniError> {

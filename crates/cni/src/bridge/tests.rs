@@ -10,6 +10,8 @@ use test_lab::net::{greet, neighbour};
 use super::*;
 use crate::spec::PluginConfig;
 
+mod killed;
+
 /// Pods of the current namespace, which is the node.
 struct Node {
     dir: tempfile::TempDir,

@@ -105,7 +105,7 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
             let mut again = config.endpoint(&name, &network, desired.as_ref());
             again.mac_address =
                 desired.iter().flat_map(|result| &result.interfaces).find(|i| i.name == name).map(|i| i.mac.clone()).unwrap_or_default();
-            create(client, namespace, &network, &again, config).map(drop)
+            create(client, namespace, &network, &again, config).map(drop).map_err(|failure| failure.error)
         }
     }
 }

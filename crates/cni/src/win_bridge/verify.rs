@@ -11,9 +11,9 @@ use super::hns;
 use crate::spec::{CniError, code};
 
 /// How long HNS may take to show what it did.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// How often is looked meanwhile.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 
 /// The endpoint as HNS shows it, once it is attached to the namespace with an adapter and an address.
 pub(super) fn attached(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, CniError> {

@@ -464,7 +464,7 @@ pub const KINDS: &[FaultKind] = &[
         hits: Hits::Once,
         calls: DELETE_ENDPOINT,
         what: "the delete succeeds and the endpoint stays",
-        seen: "`mullion hns list endpoints` has the endpoint of a pod that is gone",
+        seen: "with count=all the pod stays Terminating, and `mullion hns list endpoints` has its endpoint",
         evidence: "WC#631, ovn-k#390, antrea#2301, vpc-cni#47",
         ..LASTING
     },

@@ -97,7 +97,10 @@ impl Socket {
 
     /// One datagram; `None` when there is none and `wait` is false.
     fn receive(&mut self, wait: bool) -> io::Result<Option<&[u8]>> {
-        self.buffer.resize(RECEIVE, 0);
+        if self.buffer.is_empty() {
+            // Fresh from the kernel: what no datagram reaches is never touched. A short-lived program pays for the rest otherwise.
+            self.buffer = vec![0; RECEIVE];
+        }
         let flags = MsgFlags::MSG_TRUNC | if wait { MsgFlags::empty() } else { MsgFlags::MSG_DONTWAIT };
         let (fd, buffer) = (self.fd.as_raw_fd(), &mut self.buffer);
         match retry(|| socket::recv(fd, buffer, flags)) {

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use crate::spec::CniError;
+use crate::steps::step;
 
 /// The holder of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +84,10 @@ impl Locked<'_> {
             return Ok(false);
         }
         write_whole(&path, &owner.content()).map_err(|e| self.error("write", &path, &e))?;
+        step();
         let last = self.store.dir.join(format!("last_reserved_ip.{index}"));
         write_whole(&last, &ip.to_string()).map_err(|e| self.error("write", &last, &e))?;
+        step();
         Ok(true)
     }
 
@@ -118,15 +121,20 @@ impl Locked<'_> {
         self.remove_where(|content| owner.matches(content))
     }
 
-    /// Frees every address that none of `valid` (container id, interface) holds.
+    /// Frees every address that none of `valid` (container id, interface) holds. An empty interface stands for all of the container's.
     pub fn release_others(&self, valid: &[(String, String)]) -> Result<(), CniError> {
-        self.remove_where(|content| !valid.iter().any(|(container_id, ifname)| Owner { container_id, ifname }.matches(content)))
+        let holds = |container_id: &str, ifname: &str, content: &str| {
+            Owner { container_id, ifname }.matches(content)
+                || (ifname.is_empty() && content.lines().next().is_some_and(|id| id.trim() == container_id))
+        };
+        self.remove_where(|content| !valid.iter().any(|(container_id, ifname)| holds(container_id, ifname, content)))
     }
 
     fn remove_where(&self, drop_it: impl Fn(&str) -> bool) -> Result<(), CniError> {
         for (path, _, content) in self.reservations()? {
             if drop_it(&content) {
                 fs::remove_file(&path).map_err(|e| self.error("remove", &path, &e))?;
+                step();
             }
         }
         Ok(())
