@@ -15,7 +15,7 @@ WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
 PROOFS := $(TARGET)/proofs
 
-.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-proxy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build
 	$(TARGET)/up/mullion up $(UP)
@@ -31,7 +31,8 @@ guest:
 build: guest
 	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building mullion (some four minutes on two processors the first time)" cargo build --profile up -p mullion
 
-# What is measured and given to others: $(TARGET)/release/mullion, optimised; $(TARGET)/release/bench beside it.
+# What is measured and given to others: $(TARGET)/release/mullion, optimised; $(TARGET)/release/mullion-cni, the CNI plug-ins alone, and
+# $(TARGET)/release/bench beside it.
 release: guest
 	@tools/setup valgrind
 	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building an optimised mullion (takes longer than that of make up)" tools/release
@@ -96,7 +97,7 @@ bench: setup release
 	tools/windows-cargo build --release -p hcn-dll --features one-lock
 	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll
 	tools/windows-cargo build --release -p hcn-dll
-	$(MAKE) -k bench-cluster bench-api bench-hns bench-proxy bench-dll bench-upstream
+	$(MAKE) -k bench-cluster bench-api bench-hns bench-cni bench-proxy bench-dll bench-upstream
 
 bench-cluster:
 	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; up=$$?; \
@@ -112,6 +113,10 @@ bench-api:
 
 bench-hns:
 	$(TARGET)/release/bench hns
+
+# The CNI plug-ins beside Debian's.
+bench-cni:
+	$(TARGET)/release/bench cni --cni $(TARGET)/release/mullion-cni --mullion $(TARGET)/release/mullion
 
 bench-proxy:
 	$(TARGET)/release/bench proxy-hns --mullion $(TARGET)/release/mullion; hns=$$?; \
@@ -132,10 +137,11 @@ first-up:
 	tools/first-up
 
 # Long campaigns: parsers and rules with many random cases, and a cluster brought up and down again and again.
-# FUZZ_SECONDS for each parser, CASES for each rule, ROUNDS of the end-to-end tests.
+# FUZZ_SECONDS for each parser, CASES for each rule, ADDRESSES and LINKS cycles of CNI plug-ins, ROUNDS of the end-to-end tests.
 soak: setup test-template
 	tools/fuzz $(or $(FUZZ_SECONDS),60)
-	PROPTEST_CASES=$(or $(CASES),2000) cargo test --workspace --no-fail-fast --quiet --lib --test settings --test documents
+	MULLION_SOAK_IPAM=$(or $(ADDRESSES),100000) MULLION_SOAK_LINKS=$(or $(LINKS),2000) PROPTEST_CASES=$(or $(CASES),2000) \
+	    cargo test --workspace --no-fail-fast --quiet --lib --test settings --test documents
 	cargo test --workspace --test e2e --no-run
 	for round in $$(seq 1 $(or $(ROUNDS),5)); do tools/e2e || exit 1; done
 

@@ -4,6 +4,8 @@
 #[cfg(target_os = "linux")]
 mod api;
 #[cfg(target_os = "linux")]
+mod cni;
+#[cfg(target_os = "linux")]
 mod command;
 #[cfg(target_os = "linux")]
 mod control_plane;
@@ -67,6 +69,13 @@ enum Command {
     /// The Windows build of our service proxy on a service behind one lock, through the DLL's own interface, under Wine
     #[cfg(target_os = "linux")]
     Dll(dll::Args),
+    /// CNI plug-ins, process start included, beside upstream's
+    #[cfg(target_os = "linux")]
+    Cni(cni::Args),
+    /// What `cni` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    CniPart(cni::Args),
     /// How long pods do without a network after HNS lost something
     #[cfg(target_os = "linux")]
     Losses(losses::Args),
@@ -140,6 +149,7 @@ fn main() -> ExitCode {
 fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
     Some(match command {
         Command::HnsPart => hns::part(),
+        Command::CniPart(args) => cni::part(args),
         Command::LossesPart => losses::part().map(|()| ExitCode::SUCCESS),
         Command::ProxyHnsPart { size, programs } => proxy_hns::part(*size, programs),
         Command::ProxyNftPart { part } => proxy_nft::part(part),
@@ -170,6 +180,8 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::Hns => hns::main()?,
         #[cfg(target_os = "linux")]
+        Command::Cni(args) => cni::main(args)?,
+        #[cfg(target_os = "linux")]
         Command::Losses(args) => report.table(&losses::title(), |figures| losses::measure(args, figures)),
         Command::KubeProxy(args) => report.table("on the simulator, through one service", |figures| upstream::measure(args, figures)),
         #[cfg(target_os = "linux")]
@@ -180,6 +192,7 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         Command::ProxyNft(programs) => proxy_nft::main(programs)?,
         #[cfg(target_os = "linux")]
         Command::HnsPart
+        | Command::CniPart(_)
         | Command::LossesPart
         | Command::ProxyHnsPart { .. }
         | Command::ProxyNftPart { .. }

@@ -4,7 +4,6 @@
 //! What the pod receives is bounded where the host's end of its pair sends it; what it sends is redirected from there to a device of type
 //! ifb, which bounds it. Rates are bits a second, bursts bits, as upstream's.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 
 use linux_sys::netlink::{Link, Rate, Rtnl};
@@ -13,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::fold::fold_map;
-use crate::links::{gone, mac_text, must_find, net};
+use crate::links::{digest, gone, group, mac_text, must_find, net};
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Interface, code};
 
@@ -82,7 +81,8 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
         Command::Add => add(request, &config).map(Some),
         Command::Del => del(request).map(|()| None),
         Command::Check => compare(request, &config).map(|()| None),
-        Command::Gc | Command::Status => Ok(None),
+        Command::Gc => gc(request).map(|()| None),
+        Command::Status => Ok(None),
     }
 }
 
@@ -94,11 +94,13 @@ pub fn check_config(request: &Request) -> Result<(), CniError> {
     Config::read(request).map(drop)
 }
 
-/// The device that bounds what a container sends, the same at every call.
-fn ifb_name(request: &Request) -> String {
-    let mut hasher = DefaultHasher::new();
-    (&request.config.name, &request.container_id).hash(&mut hasher);
-    format!("bwp{:012x}", hasher.finish() & 0xffff_ffff_ffff)
+/// The device that bounds what a container sends: upstream's name, so that each removes the other's.
+fn ifb_name(network: &str, container: &str) -> String {
+    format!("bwp{}", digest(&[network, container], 12))
+}
+
+fn own_ifb_name(request: &Request) -> String {
+    ifb_name(&request.config.name, &request.container_id)
 }
 
 /// The host's end of the pair whose other end is the pod's interface.
@@ -142,12 +144,12 @@ fn add(request: &Request, config: &Config) -> Result<AddResult, CniError> {
 }
 
 fn make_ifb(request: &Request, host: &Rtnl, end: &Link, rate: Rate) -> Result<Link, CniError> {
-    let name = ifb_name(request);
+    let name = own_ifb_name(request);
     if let Some(stale) = host.link(&name).map_err(net)? {
         // Left over from an ADD that was cut off.
         host.del_link(stale.index).map_err(net)?;
     }
-    host.add_ifb(&name).map_err(net)?;
+    host.add_ifb(&name, group(&request.config.name)).map_err(net)?;
     let ifb = must_find(host, &name)?;
     host.set_mtu(ifb.index, end.mtu).map_err(net)?;
     host.set_up(ifb.index).map_err(net)?;
@@ -159,10 +161,20 @@ fn make_ifb(request: &Request, host: &Rtnl, end: &Link, rate: Rate) -> Result<Li
 /// What bounds the host's end goes with it, when the plug-in before removes the pair.
 fn del(request: &Request) -> Result<(), CniError> {
     let host = Rtnl::open().map_err(net)?;
-    match host.link(&ifb_name(request)).map_err(net)? {
+    match host.link(&own_ifb_name(request)).map_err(net)? {
         Some(link) => gone(host.del_link(link.index)),
         None => Ok(()),
     }
+}
+
+/// Removes the devices of this network's containers that are no more.
+fn gc(request: &Request) -> Result<(), CniError> {
+    let host = Rtnl::open().map_err(net)?;
+    let network = &request.config.name;
+    let valid: Vec<String> = request.valid_attachments().iter().map(|(container, _)| ifb_name(network, container)).collect();
+    let links = host.links().map_err(net)?.into_iter();
+    let dead = links.filter(|link| link.kind == "ifb" && link.group == group(network) && !valid.contains(&link.name));
+    dead.fold(Ok(()), |first, link| first.and(gone(host.del_link(link.index))))
 }
 
 fn compare(request: &Request, config: &Config) -> Result<(), CniError> {
@@ -175,7 +187,7 @@ fn compare(request: &Request, config: &Config) -> Result<(), CniError> {
         return drift("what the pod receives is not bounded");
     }
     if config.egress().is_some() {
-        let ifb = host.link(&ifb_name(request)).map_err(net)?;
+        let ifb = host.link(&own_ifb_name(request)).map_err(net)?;
         let bounds = ifb.map(|ifb| host.is_bounded(ifb.index)).transpose().map_err(net)?;
         if !receives || !bounds.is_some_and(|(sends, _)| sends) {
             return drift("what the pod sends is not bounded");

@@ -52,8 +52,8 @@ fn pair_name(container: &str, ifname: &str) -> String {
     format!("veth{}", digest(&[container, "/", ifname], 8))
 }
 
-/// What tells the host's ends of a network's pairs from other links, from their making on: the kernel's `group`.
-fn group(network: &str) -> u32 {
+/// What tells the links that were made for a network from others, from their making on: the kernel's `group`.
+pub(crate) fn group(network: &str) -> u32 {
     u32::from_str_radix(&digest(&[network], 8), 16).unwrap_or(0).max(1)
 }
 

@@ -347,4 +347,4 @@ fn first_network(dir: &Path) -> Result<NetworkList, RuntimeError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -2,8 +2,7 @@
 //! `plugins/meta/tuning`.
 //!
 //! What the link had before is kept in a file of `dataDir` and set back by DEL. Only settings below `net` are taken, and where
-//! `/etc/cni/tuning/allowlist.conf` exists, only those that one of its lines, a regular expression upstream, names: lines that are more than
-//! names, `.` and a final `.*` are refused.
+//! `/etc/cni/tuning/allowlist.conf` exists, only those in which one of its lines, a regular expression, is found.
 
 use std::fs;
 use std::io;
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use linux_sys::netlink::{Link, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
+use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::fold::fold_map;
@@ -94,6 +94,7 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
         Command::Add => add(request, &config, Path::new(ALLOWLIST)).map(Some),
         Command::Del => del(request, &config).map(|()| None),
         Command::Check => check(request, &config).map(|()| None),
+        // What is kept names no network, so that GC of one cannot tell what another needs. DEL removes it.
         Command::Gc | Command::Status => Ok(None),
     }
 }
@@ -113,28 +114,17 @@ fn check_allowed(config: &Config, list: &Path) -> Result<(), CniError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(CniError::io(format_args!("read {}", list.display()), &error)),
     };
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
-    for key in config.sysctl.keys() {
-        let mut allowed = false;
-        for line in &lines {
-            allowed |= matches(line, key)
-                .ok_or_else(|| CniError::config(format!("{} has the line {line:?}: write a name, or the start of one and .*", list.display())))?;
-        }
-        if !allowed {
-            return Err(CniError::config(format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: {lines:?}")));
-        }
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let bad = |line: &str, error: regex::Error| {
+        let reason = error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        CniError::config(format!("{} has the line {line:?}: {reason}; write a regular expression", list.display()))
+    };
+    let allowed: Vec<Regex> =
+        lines.iter().map(|line| RegexBuilder::new(line).size_limit(1 << 20).build().map_err(|e| bad(line, e))).collect::<Result<_, _>>()?;
+    match config.sysctl.keys().find(|key| !allowed.iter().any(|line| line.is_match(key))) {
+        Some(key) => Err(CniError::config(format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: {lines:?}"))),
+        None => Ok(()),
     }
-    Ok(())
-}
-
-/// Whether a line of the list has that name; none where the line is not understood.
-fn matches(line: &str, key: &str) -> Option<bool> {
-    let line = line.strip_prefix('^').unwrap_or(line);
-    let line = line.strip_suffix('$').unwrap_or(line);
-    let (start, open) = line.strip_suffix(".*").map_or((line, false), |start| (start, true));
-    let plain = start.replace(r"\.", ".");
-    let understood = plain.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
-    understood.then(|| if open { key.starts_with(&plain) } else { key == plain })
 }
 
 fn sandbox(request: &Request) -> Result<(NetNs, Rtnl), CniError> {
@@ -279,7 +269,10 @@ mod tests {
             ("^net\\.core\\..*$\n", true),
             ("net.ipv4.ip_forward\n\nnet.core.somaxconn\n", true),
             ("net.ipv4.ip_forward\n", false),
-            ("net.(core|ipv4).somaxconn\n", false),
+            ("net.(core|ipv4).somaxconn$\n", true),
+            ("^net\\.(ipv4|ipv6)\\.\n", false),
+            ("core.som[a-z]{2}conn", true),
+            ("net.(core\n", false),
         ] {
             fs::write(&list, text).unwrap();
             assert_eq!(check_allowed(&config, &list).is_ok(), fine, "{text}");

@@ -102,4 +102,4 @@ fn allocate(store: &store::Locked<'_>, set: &RangeSet, index: usize, owner: stor
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use super::*;
 
 /// The plug-ins as a program, which `cargo test` builds as an example.
-fn own_program() -> PathBuf {
+pub(crate) fn own_program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let built = test.parent().and_then(Path::parent).unwrap().join("examples/cni-plugin");
     assert!(built.exists(), "{} is missing: run the tests with `cargo test -p cni`, which builds examples", built.display());

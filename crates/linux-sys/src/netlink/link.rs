@@ -279,9 +279,13 @@ impl Rtnl {
         self.add(name, "bridge", |_| {})
     }
 
-    /// A device that takes what other links redirect to it, down.
-    pub fn add_ifb(&self, name: &str) -> Result<()> {
-        self.add(name, "ifb", |_| {})
+    /// A device that takes what other links redirect to it, down; see [`Link::group`].
+    pub fn add_ifb(&self, name: &str, group: u32) -> Result<()> {
+        self.change(&format!("add ifb {name}"), libc::RTM_NEWLINK, CREATE, &header(0, 0, 0, 0), |w| {
+            w.attr_str(libc::IFLA_IFNAME, name);
+            w.attr_u32(libc::IFLA_GROUP, group);
+            w.nest(IFLA_LINKINFO, |w| w.attr_str(INFO_KIND, "ifb"));
+        })
     }
 
     /// A VXLAN device, down.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::ipam::host_local::tests::soak::{Random, cycles};
 use crate::steps::dying_after;
 
 impl Node {
@@ -130,5 +131,55 @@ fn a_hundred_pods_at_once_have_addresses_of_their_own() {
         }
         all(Command::Del);
         assert_eq!(node.left(), [""; 0]);
+    });
+}
+
+/// `make soak` makes more of them: random pods come and go, calls are killed, sandboxes vanish, GC passes.
+#[test]
+fn random_pods_kills_and_collections_end_clean() {
+    in_lab("bridge::tests::killed::random_pods_kills_and_collections_end_clean", || {
+        const PODS: usize = 6;
+        let node = Node::new();
+        let seed = Random::seed();
+        let mut random = Random::new(seed);
+        // Each pod's sandbox, and what its ADD answered; none where it is in between.
+        let mut pods: Vec<(Option<NetNs>, Option<AddResult>)> = (0..PODS).map(|_| (None, None)).collect();
+        for cycle in 0..cycles("MULLION_SOAK_LINKS", 40) {
+            let at = random.below(PODS);
+            let (id, path) = (format!("pod{at}"), node.netns_path(&format!("pod{at}")));
+            let death = if random.below(3) == 0 { random.below(14) } else { usize::MAX };
+            match random.below(10) {
+                0..=4 if pods[at].1.is_none() => {
+                    if pods[at].0.is_none() {
+                        pods[at].0 = Some(NetNs::create_at(&path).unwrap());
+                    }
+                    // What was killed before is detached first, as runtimes do.
+                    node.call(Command::Del, &id, node.whole()).unwrap();
+                    pods[at].1 = dying_after(death, || node.call(Command::Add, &id, node.whole())).map(|made| made.unwrap().unwrap());
+                }
+                5..=7 => {
+                    if random.below(4) == 0 && pods[at].0.take().is_some() {
+                        NetNs::remove_at(&path).unwrap();
+                    }
+                    pods[at].1 = None;
+                    drop(dying_after(death, || node.call(Command::Del, &id, node.whole()).unwrap()));
+                }
+                8 => {
+                    let live = pods.iter().enumerate().filter(|(_, (_, result))| result.is_some());
+                    node.gc(live.map(|(at, _)| json!({"containerID": format!("pod{at}"), "ifname": "eth0"})).collect());
+                    let live: Vec<&AddResult> = pods.iter().filter_map(|(_, result)| result.as_ref()).collect();
+                    assert_eq!(node.left().len(), 3 * live.len(), "seed {seed}, cycle {cycle}: {:?}", node.left());
+                }
+                _ => {}
+            }
+            let live: Vec<&AddResult> = pods.iter().filter_map(|(_, result)| result.as_ref()).collect();
+            let addresses: BTreeSet<_> = live.iter().map(|result| result.ips[0].address).collect();
+            assert_eq!(addresses.len(), live.len(), "seed {seed}, cycle {cycle}: an address twice");
+            if let Some((at, result)) = pods.iter().enumerate().filter_map(|(at, (_, result))| Some((at, result.as_ref()?))).nth(random.below(PODS)) {
+                node.checked(&format!("pod{at}"), result);
+            }
+        }
+        node.gc(json!([]));
+        assert_eq!(node.left(), [""; 0], "seed {seed}");
     });
 }

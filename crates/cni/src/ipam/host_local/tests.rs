@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::spec::PluginConfig;
 
+#[cfg(unix)]
+pub(crate) mod soak;
+
 fn request(command: Command, id: &str, ipam: Value) -> Request {
     let document = json!({"cniVersion": "1.0.0", "name": "pods", "type": "bridge", "ipam": ipam});
     Request {

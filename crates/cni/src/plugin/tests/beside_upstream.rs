@@ -316,11 +316,23 @@ fn bandwidth_is_upstreams() {
             let (ours, theirs) = (worlds[0].1.bounds(), worlds[1].1.bounds());
             assert!(ours.0.matches("qdisc tbf").count() == 2 && ours.1.contains("Egress Redirect to device bwp stolen"), "{ours:?}");
             assert_eq!(ours, theirs, "tc");
-            for command in ["CHECK", "DEL"] {
-                same("bandwidth", command, |world, side| with(world, &results[usize::from(side == Theirs)]), &worlds);
-            }
+            same("bandwidth", "CHECK", |world, side| with(world, &results[usize::from(side == Theirs)]), &worlds);
+            // Each removes what the other made.
+            let worlds = crossed(worlds);
+            same("bandwidth", "CHECK", |world, side| with(world, &results[usize::from(side == Ours)]), &worlds);
+            same("bandwidth", "DEL", |world, side| with(world, &results[usize::from(side == Ours)]), &worlds);
+            assert!(!worlds[0].1.state().contains("bwp"));
             // What bounds the pair goes with it.
             same("ptp", "DEL", pair, &worlds);
+        }
+        let world = World::new();
+        let pair = world.done(Ours, "ptp", "ADD", &world.conf("ptp", json!({"ipam": world.ipam()})));
+        let mut conf = world.conf("bandwidth", json!({"cniVersion": "1.1.0", "egressRate": 8_000, "egressBurst": 8_000, "prevResult": pair}));
+        world.done(Ours, "bandwidth", "ADD", &conf);
+        for (valid, left) in [("c1", true), ("c2", false), ("c2", false)] {
+            conf["cni.dev/valid-attachments"] = json!([{"containerID": valid, "ifname": "eth0"}]);
+            world.done(Ours, "bandwidth", "GC", &conf);
+            assert_eq!(world.state().contains("bwp"), left, "GC with {valid}");
         }
         let lame = |world: &World| world.conf("bandwidth", json!({"ingressRate": 8_000, "prevResult": {"cniVersion": "1.0.0"}}));
         for (side, world) in worlds() {
