@@ -5,6 +5,8 @@
 //! the bridge's ports are isolated, and the node forwards between them: it answers ARP for its pods, and in IPv6 they send everything to it.
 //! Not here: VLANs; a configuration that asks for them is refused.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
 use ipnet::IpNet;
 use linux_sys::netlink::{BridgePort, Link, LinkChange, Rtnl};
 use linux_sys::ns::NetNs;
@@ -216,18 +218,20 @@ fn ensure_bridge(host: &Rtnl, config: &Config) -> Result<Link, CniError> {
 }
 
 fn make_bridge(host: &Rtnl, name: &str) -> Result<Link, CniError> {
-    match host.add_bridge(name) {
-        Ok(()) => {
-            // Set once, the MAC no longer follows the ports that come and go.
-            step();
-            let made = must_find(host, name)?;
-            host.set_mac(made.index, made.mac).map_err(net)?;
-            Ok(made)
-        }
+    // Given at once, the MAC does not follow the ports that come and go, whenever this call ends.
+    match host.add_bridge_with_mac(name, mac_by_chance()) {
         // Another ADD was faster.
-        Err(error) if error.is_exists() => must_find(host, name),
-        Err(error) => Err(net(error)),
+        Err(error) if !error.is_exists() => return Err(net(error)),
+        _ => step(),
     }
+    must_find(host, name)
+}
+
+/// A MAC of the range that anybody may use.
+fn mac_by_chance() -> [u8; 6] {
+    let [_, rest @ .., _, _] = RandomState::new().build_hasher().finish().to_be_bytes();
+    let [a, b, c, d, e] = rest;
+    [2, a, b, c, d, e]
 }
 
 /// Lets the bridge look for pods at once, not after a second of detection: nobody else has its address.

@@ -279,6 +279,15 @@ impl Rtnl {
         self.add(name, "bridge", |_| {})
     }
 
+    /// A bridge, down, whose MAC does not follow its ports.
+    pub fn add_bridge_with_mac(&self, name: &str, mac: [u8; 6]) -> Result<()> {
+        self.change(&format!("add bridge {name}"), libc::RTM_NEWLINK, CREATE, &header(0, 0, 0, 0), |w| {
+            w.attr_str(libc::IFLA_IFNAME, name);
+            w.attr(libc::IFLA_ADDRESS, &mac);
+            w.nest(IFLA_LINKINFO, |w| w.attr_str(INFO_KIND, "bridge"));
+        })
+    }
+
     /// A device that takes what other links redirect to it, down; see [`Link::group`].
     pub fn add_ifb(&self, name: &str, group: u32) -> Result<()> {
         self.change(&format!("add ifb {name}"), libc::RTM_NEWLINK, CREATE, &header(0, 0, 0, 0), |w| {
