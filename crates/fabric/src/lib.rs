@@ -16,6 +16,8 @@ pub mod hns;
 pub mod mode;
 pub mod problem;
 pub mod render;
+#[cfg(unix)]
+pub mod router;
 mod rows;
 mod run;
 

@@ -127,7 +127,8 @@ fn bird(lines: &[Line]) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "protocol static {name} {{\n\t{channel};");
         for Line { dst, via, node } in of_family {
-            let _ = writeln!(text, "\troute {dst} via {via}; # {}", word(node));
+            let comment = if node.is_empty() { String::new() } else { format!(" # {}", word(node)) };
+            let _ = writeln!(text, "\troute {dst} via {via};{comment}");
         }
         text.push_str("}\n");
     }

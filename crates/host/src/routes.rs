@@ -57,6 +57,10 @@ pub trait Routes: Send + Sync {
     fn add(&self, route: &HostRoute) -> Result<(), RoutesError>;
     /// Removes a route; missing is fine. Routes without our mark are refused.
     fn delete(&self, route: &HostRoute) -> Result<(), RoutesError>;
+    /// Makes what was added and deleted since `list` take effect, in a table that takes changes together; others did so at once.
+    fn commit(&self) -> Result<(), RoutesError> {
+        Ok(())
+    }
     /// Adds a route of someone else again, without our mark; that it is there is fine.
     fn restore(&self, route: &HostRoute) -> Result<(), RoutesError>;
     /// Index of the interface called `name`.

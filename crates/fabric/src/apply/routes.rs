@@ -101,7 +101,7 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Opti
 /// Changes the routing table; returns what went wrong, and whether every step was taken.
 pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Option<u32>) -> (Vec<Problem>, bool) {
     let Plan { steps, mut problems } = plan(desired, observed, tunnel);
-    let mut done = true;
+    let (mut done, mut taken) = (true, Vec::new());
     for step in steps {
         let applied = match &step {
             Step::Add { route, .. } => table.add(route),
@@ -110,7 +110,7 @@ pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[Host
             Step::Delete { route } => table.delete(route),
         };
         match applied {
-            Ok(()) => tracing::info!("route {step}"),
+            Ok(()) => taken.push(step),
             Err(error) => {
                 let text = error.to_report_string();
                 problems.push(match &step {
@@ -119,6 +119,13 @@ pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[Host
                 });
                 done = false;
             }
+        }
+    }
+    match if taken.is_empty() { Ok(()) } else { table.commit() } {
+        Ok(()) => taken.iter().for_each(|step| tracing::info!("route {step}")),
+        Err(error) => {
+            problems.push(Problem::failed(error.to_report_string()));
+            done = false;
         }
     }
     (problems, done)

@@ -1,9 +1,12 @@
 //! Nodes of both systems on one LAN, each with a fabric of its own, an API server, and pods that exchange packets.
+#![allow(dead_code, reason = "each suite uses its part")]
+
+pub mod checks;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,7 +20,7 @@ use hns_sim::Simulator;
 use hns_sim::linux::LinuxKernel;
 use hns_sim::store::Store;
 use hns_sim::switches::Switches;
-use host::{LinuxRoutes, Routes as _};
+use host::{LinuxRoutes, Routes};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -113,8 +116,13 @@ fn limit_packets(ns: &NetNs, link: &str) {
 }
 
 impl World {
-    /// Two nodes of each system, with their fabrics, and two pods on the first of each.
+    /// Two nodes of each system, with their fabrics, and two pods on the first of each. In the mode l3 the router's kernel has the routes.
     pub fn new(mode: Mode) -> Self {
+        Self::with_router(mode, |ns, _| Arc::new(LinuxRoutes::open_in(ns).unwrap()))
+    }
+
+    /// The same with another table of the router, made from its namespace and a directory.
+    pub fn with_router(mode: Mode, table: impl FnOnce(&NetNs, &Path) -> Arc<dyn Routes>) -> Self {
         let (lan, lan2) = (Lan::new(), Lan::new());
         let outside = NetNs::new_anonymous().unwrap();
         let (router, far) = (Rtnl::open_in(&lan.router).unwrap(), Rtnl::open_in(&outside).unwrap());
@@ -142,8 +150,8 @@ impl World {
         }
         limit_packets(&world.lan.router, "lan0");
         if mode == Mode::L3 {
-            let config = world.config("gw", Role::Router, None);
-            world.router = Some(Fabric::start(&world.lan.router, config));
+            let (config, table) = (world.config("gw", Role::Router, None), table(&world.lan.router, world.directory.path()));
+            world.router = Some(Fabric::start(&world.lan.router, move || fabric::Config { routes: table, ..config() }));
         }
         world.hosts.keys().copied().collect::<Vec<_>>().into_iter().for_each(|name| world.start_fabric(name));
         for (node, name) in [("lin01", "la"), ("lin01", "lb"), ("lin02", "lc"), ("win01", "wa"), ("win01", "wb"), ("win02", "wc")] {
@@ -390,11 +398,12 @@ impl World {
         if away { rtnl.set_down(index).unwrap() } else { rtnl.set_up(index).unwrap() }
     }
 
-    /// Routes of ours on a host, or on the router.
+    /// Routes of ours on a host, or all on the router, whose daemons mark them as theirs.
     pub fn routes(&self, name: &str) -> Vec<String> {
         let ns = self.hosts.get(name).map_or(&self.lan.router, |host| &host.ns);
         let table = LinuxRoutes::open_in(ns).unwrap();
-        let mut all: Vec<String> = table.list().unwrap().into_iter().filter(|route| route.ours).map(|route| route.dst.to_string()).collect();
+        let mut all: Vec<String> =
+            table.list().unwrap().into_iter().filter(|route| route.ours || name == "gw").map(|route| route.dst.to_string()).collect();
         all.sort();
         all
     }

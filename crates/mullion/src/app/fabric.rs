@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use fabric::mode::{self, HostState, Inputs};
@@ -13,7 +14,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::cli::fabric_cli::{FabricArgs, FabricCommand, NextHop, RouterArgs, RoutesArgs};
+use crate::cli::fabric_cli::{FabricArgs, FabricCommand, NextHop, RouterArgs, RoutesArgs, Target};
 use crate::exit::Failure;
 
 /// The router's name in its own settings: it is no Node.
@@ -95,7 +96,21 @@ async fn list(client: &kube::Client) -> Result<Nodes> {
     Ok(nodes.iter().filter_map(|node| Some((node.metadata.name.clone()?, NodeRow::of(node)?))).collect())
 }
 
+/// The table of the router that the arguments name.
+fn table(args: &RouterArgs) -> Result<Arc<dyn host::Routes>> {
+    match args.target {
+        Target::Kernel => super::node::routes(),
+        #[cfg(unix)]
+        Target::Bird => Ok(Arc::new(fabric::router::bird::BirdRoutes::open(&args.bird_socket, &args.bird_file)?)),
+        #[cfg(unix)]
+        Target::Frr => Ok(Arc::new(fabric::router::frr::FrrRoutes::open(&args.frr_sockets)?)),
+        #[cfg(not(unix))]
+        Target::Bird | Target::Frr => bail!("--target {:?} needs a Unix: run this command on the router", args.target),
+    }
+}
+
 async fn router(args: RouterArgs) -> Result<()> {
+    let table = table(&args)?;
     let client = client(&args.kubeconfig).await?;
     let vxlan = Vxlan::default();
     let settings = Settings {
@@ -106,7 +121,6 @@ async fn router(args: RouterArgs) -> Result<()> {
         cluster_cidrs: args.cluster_cidr,
         role: Role::Router,
     };
-    let table = super::node::routes()?;
     if args.dry_run {
         let (nodes, observed) = (list(&client).await?, table.list()?);
         let state = HostState::default();

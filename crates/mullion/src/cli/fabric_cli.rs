@@ -69,6 +69,18 @@ pub struct RoutesArgs {
     pub cluster_cidr: Vec<IpNet>,
 }
 
+/// What routes packets between the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Target {
+    /// The kernel of this machine
+    #[default]
+    Kernel,
+    /// BIRD 2, by its control socket and a file that it includes
+    Bird,
+    /// FRRouting, by the sockets of staticd and zebra
+    Frr,
+}
+
 /// `mullion fabric router`.
 #[derive(Clone, Debug, Args)]
 pub struct RouterArgs {
@@ -80,6 +92,18 @@ pub struct RouterArgs {
     /// Every pod's address lies here; once per address family
     #[arg(long, required = true)]
     pub cluster_cidr: Vec<IpNet>,
+    /// What has the routes
+    #[arg(long, value_enum, default_value_t)]
+    pub target: Target,
+    /// BIRD's control socket
+    #[arg(long, value_name = "PATH", default_value = "/run/bird/bird.ctl")]
+    pub bird_socket: PathBuf,
+    /// The file that bird.conf includes, which has our routes and nothing else
+    #[arg(long, value_name = "PATH", default_value = "/etc/bird/mullion.conf")]
+    pub bird_file: PathBuf,
+    /// Directory of the sockets of FRR's daemons
+    #[arg(long, value_name = "DIR", default_value = "/run/frr")]
+    pub frr_sockets: PathBuf,
     /// Print what would change, and change nothing
     #[arg(long)]
     pub dry_run: bool,
