@@ -174,7 +174,11 @@ fn gc(request: &Request) -> Result<(), CniError> {
     let valid: Vec<String> = request.valid_attachments().iter().map(|(container, _)| ifb_name(network, container)).collect();
     let links = host.links().map_err(net)?.into_iter();
     let dead = links.filter(|link| link.kind == "ifb" && link.group == group(network) && !valid.contains(&link.name));
-    dead.fold(Ok(()), |first, link| first.and(gone(host.del_link(link.index))))
+    let mut first = Ok(());
+    for link in dead {
+        first = first.and(gone(host.del_link(link.index)));
+    }
+    first
 }
 
 fn compare(request: &Request, config: &Config) -> Result<(), CniError> {

@@ -41,7 +41,7 @@ pub struct Host {
 /// The IPv6 address of a host: its last part reads as that of its IPv4 address, `::11` beside `.11`.
 pub fn ipv6(address: Ipv4Addr) -> Ipv6Addr {
     let last = u16::from(address.octets()[3]);
-    let as_written = (last / 100) << 8 | (last / 10 % 10) << 4 | last % 10;
+    let as_written = (last / 100) << 8 | (last / 10 % 10) << 4 | (last % 10);
     (u128::from(LAN_IPV6.network()) | u128::from(as_written)).into()
 }
 

@@ -27,7 +27,7 @@ pub async fn serve_as(client: Client, api: &ApiServer) -> SocketAddr {
     let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = tcp.local_addr().unwrap();
     let udp = UdpSocket::bind(address).await.unwrap();
-    let config = ::dns::Config { api: api.clone(), udp, tcp, domain: "cluster.local".into(), upstream: None };
+    let config = ::dns::Config { api: api.clone(), udp: vec![udp], tcp: vec![tcp], domain: "cluster.local".into(), upstream: None };
     tokio::spawn(async move { ::dns::run(client, config).await.unwrap() });
     address
 }

@@ -315,12 +315,7 @@ mod tests {
         let value = |value| Some(v1::UInt64Value { value });
         v1::ContainerStats {
             attributes: Some(v1::ContainerAttributes { labels, ..Default::default() }),
-            cpu: Some(v1::CpuUsage {
-                timestamp: 5_000_000_000,
-                usage_core_nano_seconds: value(core_nanos),
-                usage_nano_cores: value(7),
-                ..Default::default()
-            }),
+            cpu: Some(v1::CpuUsage { timestamp: 5_000_000_000, usage_core_nano_seconds: value(core_nanos), usage_nano_cores: value(7) }),
             memory: Some(v1::MemoryUsage { timestamp: 5_000_000_000, working_set_bytes: value(working_set), ..Default::default() }),
             writable_layer: Some(v1::FilesystemUsage { used_bytes: value(1000), inodes_used: value(3), ..Default::default() }),
             ..Default::default()
