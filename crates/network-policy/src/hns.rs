@@ -205,3 +205,6 @@ impl Hns {
         Ok(1)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,8 @@ pub mod evaluate;
 mod examples;
 pub mod hns;
 pub mod metrics;
+#[cfg(test)]
+mod model;
 pub mod net;
 #[cfg(target_os = "linux")]
 pub mod nftables;

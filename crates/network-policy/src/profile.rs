@@ -19,8 +19,8 @@ pub enum GroupKey {
     Nodes(Vec<Selects>),
     /// Addresses that stand in the policy.
     Nets(Vec<Range>),
-    /// Addresses of pods that one of these selects, each with the ports that its containers call so.
-    Named(Vec<PodSelector>, Option<Protocol>, Box<str>),
+    /// Addresses of pods that one of these selects or that lie in one of these ranges, each with the ports that its containers call so.
+    Named(Vec<PodSelector>, Vec<Range>, Option<Protocol>, Box<str>),
 }
 
 impl GroupKey {
@@ -39,11 +39,14 @@ impl fmt::Display for GroupKey {
             Self::Pods(selectors) => all(f, "", selectors),
             Self::Nodes(selectors) => all(f, "nodes ", selectors),
             Self::Nets(ranges) => all(f, "", &ranges.iter().flat_map(|range| range.nets()).collect::<Vec<_>>()),
-            Self::Named(selectors, protocol, name) => {
+            Self::Named(selectors, ranges, protocol, name) => {
                 write!(f, "port {name}")?;
                 protocol.iter().try_for_each(|protocol| write!(f, "/{protocol}"))?;
                 f.write_str(" of ")?;
-                all(f, "", selectors)
+                all(f, "", selectors)?;
+                let nets: Vec<_> = ranges.iter().flat_map(|range| range.nets()).collect();
+                f.write_str(if selectors.is_empty() || nets.is_empty() { "" } else { " or " })?;
+                all(f, "pods in ", &nets)
             }
         }
     }
@@ -233,7 +236,7 @@ impl fmt::Display for Profile {
 
 fn compile_rule(direction: Direction, id: &PolicyId, rule: &Rule, own: &[NamedPort]) -> ProfileRule {
     let origin = Origin::Rule { policy: id.clone(), direction, index: rule.index, name: rule.name.clone() };
-    let selectors = selectors(rule.peers.as_deref());
+    let (selectors, nets) = (selectors(rule.peers.as_deref()), ranges(rule.peers.as_deref().unwrap_or_default()));
     let (mut ports, mut named) = (Vec::new(), Vec::new());
     for port in rule.ports.iter().flatten() {
         match port {
@@ -243,17 +246,31 @@ fn compile_rule(direction: Direction, id: &PolicyId, rule: &Rule, own: &[NamedPo
                 ports.extend(own.iter().filter(fits).map(|port| Ports { protocol: port.protocol, first: port.port, last: port.port }));
             }
             // Only pods have names for ports.
-            PortMatch::Named(protocol, name) if !selectors.is_empty() => {
-                named.push(Arc::new(GroupKey::Named(selectors.clone(), *protocol, name.clone())));
+            PortMatch::Named(protocol, name) if !selectors.is_empty() || !nets.is_empty() => {
+                named.push(Arc::new(GroupKey::Named(selectors.clone(), nets.clone(), *protocol, name.clone())));
             }
             PortMatch::Named(..) => {}
         }
     }
-    ports.sort_unstable();
-    ports.dedup();
+    let ports = merged_ports(ports);
     named.sort_unstable();
     named.dedup();
     ProfileRule { action: rule.action, origin, peers: rule.peers.as_deref().map(groups), ports: rule.ports.as_ref().map(|_| ports), named }
+}
+
+/// Sorted, without overlaps, neighbours joined.
+fn merged_ports(mut ports: Vec<Ports>) -> Vec<Ports> {
+    ports.sort_unstable();
+    let mut result: Vec<Ports> = Vec::new();
+    for range in ports {
+        match result.last_mut() {
+            Some(before) if before.protocol == range.protocol && range.first <= before.last.saturating_add(1) => {
+                before.last = before.last.max(range.last);
+            }
+            _ => result.push(range),
+        }
+    }
+    result
 }
 
 /// The pods among peers; every pod where everybody is meant.
@@ -268,14 +285,19 @@ fn selectors(peers: Option<&[Peer]>) -> Vec<PodSelector> {
     selectors
 }
 
+/// The addresses that stand in peers.
+fn ranges(peers: &[Peer]) -> Vec<Range> {
+    let ranges = peers.iter().filter_map(|peer| if let Peer::Nets(ranges) = peer { Some(ranges) } else { None });
+    crate::net::merged(ranges.flatten().copied().collect())
+}
+
 /// At most one group of each kind.
 fn groups(peers: &[Peer]) -> Vec<Arc<GroupKey>> {
     let pods = selectors(Some(peers));
     let mut nodes: Vec<Selects> = peers.iter().filter_map(|peer| if let Peer::Nodes(nodes) = peer { Some(nodes.clone()) } else { None }).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let nets = peers.iter().filter_map(|peer| if let Peer::Nets(ranges) = peer { Some(ranges) } else { None }).flatten().copied().collect();
-    let nets = crate::net::merged(nets);
+    let nets = ranges(peers);
     let pods = (!pods.is_empty()).then_some(GroupKey::Pods(pods));
     let nodes = (!nodes.is_empty()).then_some(GroupKey::Nodes(nodes));
     let nets = (!nets.is_empty()).then_some(GroupKey::Nets(nets));

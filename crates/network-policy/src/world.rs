@@ -396,9 +396,11 @@ fn members(group: &GroupKey, key: &Key, row: &PodRow, labels: Option<&Labels>) -
     let selected = |selectors: &[PodSelector]| selectors.iter().any(|selector| selects(selector, &key.ns, labels, row));
     match group {
         GroupKey::Pods(selectors) if selected(selectors) => row.ips.iter().map(|ip| (*ip, None)).collect(),
-        GroupKey::Named(selectors, protocol, name) if selected(selectors) => {
+        GroupKey::Named(selectors, ranges, protocol, name) => {
+            let selected = selected(selectors);
+            let ips: Vec<IpAddr> = row.ips.iter().copied().filter(|ip| selected || ranges.iter().any(|range| range.contains(*ip))).collect();
             let ports = row.ports.iter().filter(|port| port.name == *name && protocol.is_none_or(|protocol| protocol == port.protocol));
-            ports.flat_map(|port| row.ips.iter().map(|ip| (*ip, Some((port.protocol, port.port))))).collect()
+            ports.flat_map(|port| ips.iter().map(|ip| (*ip, Some((port.protocol, port.port))))).collect()
         }
         _ => BTreeSet::new(),
     }

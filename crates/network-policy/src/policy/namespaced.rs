@@ -16,10 +16,6 @@ impl Policy {
         let spec = policy.spec.clone().unwrap_or_default();
         let namespace = policy.metadata.namespace.as_deref().unwrap_or_default();
         let mut reader = Reader { namespace, problems: Vec::new() };
-        let ingress = spec.ingress.iter().flatten().enumerate();
-        let ingress = ingress.map(|(at, rule)| reader.rule(format!("ingress[{at}]"), at, rule.from.as_deref(), rule.ports.as_deref())).collect();
-        let egress = spec.egress.iter().flatten().enumerate();
-        let egress = egress.map(|(at, rule)| reader.rule(format!("egress[{at}]"), at, rule.to.as_deref(), rule.ports.as_deref())).collect();
         // The API server fills in types that are not given; an object that it never saw has none.
         let types = spec.policy_types.as_deref().unwrap_or_default();
         let named = |name: &str| types.iter().any(|one| one == name);
@@ -27,6 +23,11 @@ impl Policy {
             ingress: types.is_empty() || named("Ingress"),
             egress: named("Egress") || (types.is_empty() && spec.egress.as_ref().is_some_and(|rules| !rules.is_empty())),
         };
+        // Rules of a direction that the policy has no type for mean nothing, also for pods that another policy isolates.
+        let ingress = spec.ingress.iter().flatten().filter(|_| isolates.ingress).enumerate();
+        let ingress = ingress.map(|(at, rule)| reader.rule(format!("ingress[{at}]"), at, rule.from.as_deref(), rule.ports.as_deref())).collect();
+        let egress = spec.egress.iter().flatten().filter(|_| isolates.egress).enumerate();
+        let egress = egress.map(|(at, rule)| reader.rule(format!("egress[{at}]"), at, rule.to.as_deref(), rule.ports.as_deref())).collect();
         Self {
             tier: Tier::NetworkPolicy,
             priority: 0,
