@@ -17,7 +17,7 @@ use thiserror_ext::AsReport;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::config::{Config, Polls};
+use crate::config::{Config, NetworkGate, Polls};
 use crate::cri_config::NodeSide;
 use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
@@ -58,6 +58,8 @@ pub(crate) struct Agent {
     pub tokens: Arc<TokenCache>,
     pub volumes: Volumes,
     pub csi: Arc<Csi>,
+    /// What a pod's network waits for before a program of it runs.
+    pub network_gate: Option<NetworkGate>,
     /// How often probes succeeded and failed.
     pub probes: Arc<Counts>,
     /// How often containers were started.

@@ -1,7 +1,9 @@
 //! Configuration of the agent.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::{IpAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +123,9 @@ impl Default for Polls {
     }
 }
 
+/// Completes when the network of a pod with these addresses is as it has to be before a program of the pod runs.
+pub type NetworkGate = Arc<dyn Fn(cluster::Key, Vec<IpAddr>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
 /// The server on :10250.
 pub struct ServerConfig {
     /// Where it listens, bound already.
@@ -188,6 +193,8 @@ pub struct Config {
     pub host_network: Option<watch::Receiver<hcn::watch::Health>>,
     /// The client of the Host Networking Service, whose counts the server shows; None where there is none.
     pub hcn: Option<hcn::HcnClient>,
+    /// What a pod's network waits for before a program of it runs: its network policies. None where there is nothing to wait for.
+    pub network_gate: Option<NetworkGate>,
     /// The server on :10250; None leaves it out.
     pub server: Option<ServerConfig>,
     /// Plain HTTP health on 127.0.0.1:10248, bound already; None leaves it out.

@@ -36,7 +36,7 @@ mod tokens;
 mod volumes;
 mod worker;
 
-pub use config::{Capacity, Config, ImageCollection, LogRotation, Polls, Resolver, ServerConfig, StaticPods};
+pub use config::{Capacity, Config, ImageCollection, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods};
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use run::{RunError, run};
 pub use tls::TlsError;

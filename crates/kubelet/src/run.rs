@@ -240,6 +240,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         tokens: ground.tokens,
         volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone()]),
         csi: ground.csi,
+        network_gate: config.network_gate.clone(),
         probes: Arc::default(),
         starts: crate::stats::Started::default(),
         statuses: statuses.clone(),

@@ -9,6 +9,8 @@ mod eviction;
 mod explain;
 #[path = "agent/image_volumes.rs"]
 mod image_volumes;
+#[path = "agent/network_gate.rs"]
+mod network_gate;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/static_pods.rs"]

@@ -28,5 +28,5 @@ pub mod world;
 pub use evaluate::{Decision, Packet, Verdict};
 pub use policy::{Action, Direction, Policy, PolicyId, Protocol};
 pub use profile::Profile;
-pub use run::{Backend, Config, Status, run};
+pub use run::{Backend, Config, Gate, Gates, Status, gate, run};
 pub use world::World;

@@ -1,5 +1,6 @@
 //! The loop: watches feed the world, the world's changes feed the backend, and what is in effect becomes status, metrics and events.
 
+mod gate;
 mod inputs;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,8 @@ use crate::metrics::Metrics;
 use crate::policy::{Policy, PolicyId, cluster as kcnp};
 use crate::rows::{NodeRow, PodRow, namespace_row};
 use crate::world::{Kind, World};
+use gate::Waiting;
+pub use gate::{Gate, Gates, gate};
 use inputs::{Inputs, Rows};
 
 /// What puts rules into effect.
@@ -51,6 +54,8 @@ pub struct Config {
     /// Where the status goes.
     pub status: Option<watch::Sender<Status>>,
     pub metrics: Metrics,
+    /// Pods that wait for their rules before they run.
+    pub gate: Option<Gates>,
 }
 
 /// How far the node is.
@@ -96,6 +101,8 @@ struct Policies {
     /// The watch of ClusterNetworkPolicies, once their kind is installed.
     cluster: Option<Feed>,
     events: EventRecorder,
+    /// Pods whose rules are not in effect yet.
+    waiting: Vec<Waiting>,
     /// Problems of policies that were reported.
     reported: BTreeMap<PolicyId, Vec<String>>,
 }
@@ -128,7 +135,7 @@ impl Policies {
                 Rows::new(&inputs, Kind::NamespacedPolicies, |world, key, row| world.set_policy(&PolicyId::Namespaced(key.clone()), row)),
             ),
         ];
-        Self { config, status, inputs, feeds, cluster: None, events, reported: BTreeMap::new() }
+        Self { config, status, inputs, feeds, cluster: None, events, waiting: Vec::new(), reported: BTreeMap::new() }
     }
 
     async fn drive(mut self) {
@@ -149,8 +156,20 @@ impl Policies {
                 backoff.next_delay().min(self.config.full_pass)
             };
             full = !done;
+            if done {
+                let world = self.inputs.world();
+                // A pod that the API has not shown here yet has rules that are not known.
+                let (open, waiting) = std::mem::take(&mut self.waiting).into_iter().partition::<Vec<_>, _>(|one| world.pod(&one.pod).is_some());
+                drop(world);
+                self.waiting = waiting.into_iter().filter(Waiting::is_wanted).collect();
+                open.into_iter().for_each(Waiting::open);
+            }
             let inputs = self.inputs.clone();
             tokio::select! {
+                Some(waiting) = gate::next(&mut self.config.gate) => {
+                    self.inputs.world().set_early(&waiting.pod, &waiting.ips);
+                    self.waiting.push(waiting);
+                }
                 () = inputs.changed(), if done => {}
                 () = endpoints_changed(&mut self.config.backend) => {}
                 () = tokio::time::sleep(wait) => full = true,
@@ -299,3 +318,6 @@ fn reference(id: &PolicyId) -> ObjectReference {
     let namespace = Some(key.ns).filter(|namespace| !namespace.is_empty());
     ObjectReference { api_version: Some(version), kind: Some(kind.to_owned()), namespace, name: Some(key.name), ..ObjectReference::default() }
 }
+
+#[cfg(test)]
+mod tests;

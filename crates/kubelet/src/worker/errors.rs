@@ -69,6 +69,8 @@ pub(super) enum StartError {
     InspectImage(RuntimeError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error("the pod's network policies are not in effect after {0:?}; trying again: the node's log says why")]
+    Policies(std::time::Duration),
     #[error(transparent)]
     Create(RuntimeError),
     #[error(transparent)]
@@ -80,7 +82,7 @@ impl StartError {
         match self {
             StartError::InspectImage(_) => WaitingReason::ImageInspectError,
             StartError::Config(_) => WaitingReason::CreateContainerConfigError,
-            StartError::Create(_) => WaitingReason::CreateContainerError,
+            StartError::Policies(_) | StartError::Create(_) => WaitingReason::CreateContainerError,
             StartError::Start(_) => WaitingReason::RunContainerError,
         }
     }

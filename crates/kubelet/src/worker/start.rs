@@ -7,7 +7,7 @@ use cluster::EventType;
 use cri::v1;
 use host::PodPath;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
-use kube_rules::expand;
+use kube_rules::{expand, static_pod};
 use thiserror_ext::AsReport as _;
 
 use super::errors::{ConfigError, HookError, StartError};
@@ -21,6 +21,9 @@ use crate::volumes::{self, MountOf};
 
 /// How long a postStart hook may take.
 const POST_START: Duration = Duration::from_secs(120);
+/// How long the network policies of a pod may take.
+const POLICIES: Duration = Duration::from_secs(10);
+const POLICIES_OF_STATIC: Duration = Duration::from_secs(2);
 /// How long the first list of Services may take.
 const FIRST_SERVICES: Duration = Duration::from_secs(5);
 /// The hosts file of a Linux node and of its containers.
@@ -60,6 +63,7 @@ impl Worker {
     }
 
     async fn create_and_start(&mut self, c: &Container, start: Start) -> Result<String, StartError> {
+        self.wait_for_policies().await?;
         let image = c.image.clone().unwrap_or_default();
         let usage = self.agent.images.usage(&image, &start.image).await;
         let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;
@@ -77,6 +81,24 @@ impl Worker {
         self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Started", format!("Container started: {}", c.name));
         Ok(id)
+    }
+
+    /// No program of a pod runs before the pod's network policies hold. Static pods have to run without an API server: they wait for a
+    /// shorter time, and then start.
+    async fn wait_for_policies(&self) -> Result<(), StartError> {
+        let Some(gate) = self.agent.network_gate.as_ref().filter(|_| !is_host_network(&self.state.pod)) else { return Ok(()) };
+        let ips = self.state.pod_ips().iter().filter_map(|ip| ip.parse().ok()).collect();
+        let source = self.state.pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(static_pod::SOURCE));
+        let is_static = source.is_some_and(|source| source != "api");
+        let patience = if is_static { POLICIES_OF_STATIC } else { POLICIES };
+        match tokio::time::timeout(patience, gate(cluster::Key::of(&*self.state.pod), ips)).await {
+            Ok(()) => Ok(()),
+            Err(_) if is_static => {
+                tracing::warn!(pod = %cluster::Key::of(&*self.state.pod), "a static pod starts although its network policies are not in effect");
+                Ok(())
+            }
+            Err(_) => Err(StartError::Policies(patience)),
+        }
     }
 
     /// The requests' parts, with the files and directories they name.

@@ -33,6 +33,8 @@ pub struct World {
     pub link: Arc<Link>,
     /// Where the agent's HTTPS server listens.
     pub port: u16,
+    /// What pods of the next agent wait for before they run.
+    pub network_gate: Option<kubelet::NetworkGate>,
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     pub hcn: Option<hcn::HcnClient>,
@@ -69,6 +71,7 @@ impl World {
             link: Arc::default(),
             port: 0,
             host_network: None,
+            network_gate: None,
             hcn: None,
             images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
             os: NodeOs::Windows { build: 20348 },
@@ -144,6 +147,7 @@ impl World {
             configuration: serde_json::json!({"port": 10250, "maxPods": 1}),
             host_network: self.host_network.clone(),
             hcn: self.hcn.clone(),
+            network_gate: self.network_gate.clone(),
         };
         let stop = CancellationToken::new();
         let shutdown = stop.clone();

@@ -61,14 +61,27 @@ async fn run(config: &Complete) -> Result<()> {
         NodeOs::Windows { .. } | NodeOs::Linux => None,
     };
     let watch = hcn.clone().filter(|_| watched).map(|client| Watch::start(client, Timing::default()));
+    let (gate, gates) = network_policy::gate();
+    let network_gate = node.network_policy.then(|| -> kubelet::NetworkGate { Arc::new(move |pod, ips| Box::pin(gate.clone().opened(pod, ips))) });
     let agent = async {
         if !runs(Part::Kubelet) {
             shutdown.cancelled().await;
             return Ok(());
         }
-        let agent =
-            kubelet::Config { host_network: watch.as_ref().map(Watch::health), hcn: hcn.clone(), ..kubelet_config(config, client.clone(), &api)? };
+        let agent = kubelet::Config {
+            host_network: watch.as_ref().map(Watch::health),
+            hcn: hcn.clone(),
+            network_gate,
+            ..kubelet_config(config, client.clone(), &api)?
+        };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
+    };
+    let policies = async {
+        if node.network_policy {
+            let policies = network_policy::Config { gate: Some(gates), ..policy_config(config, client.clone(), &api, hcn.clone(), watch.as_ref())? };
+            network_policy::run(policies, shutdown.clone().cancelled_owned()).await;
+        }
+        Ok(())
     };
     let network = run_fabric_and_proxy(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
     let end = async {
@@ -76,7 +89,7 @@ async fn run(config: &Complete) -> Result<()> {
         tracing::info!(node = node.node_name, "ending; pods stay");
         shutdown.cancel();
     };
-    let work = async { tokio::try_join!(agent, network).map(|_| ()) };
+    let work = async { tokio::try_join!(agent, network, policies).map(|_| ()) };
     tokio::pin!(work);
     tokio::select! {
         done = &mut work => done,
@@ -124,14 +137,7 @@ async fn run_fabric_and_proxy(
         }
         Ok(())
     };
-    let policies = async {
-        if node.network_policy {
-            let policies = policy_config(config, client.clone(), api, hcn.clone(), watch)?;
-            network_policy::run(policies, shutdown.clone().cancelled_owned()).await;
-        }
-        Ok(())
-    };
-    tokio::try_join!(fabric, proxy, policies).map(|_: ((), (), ())| ())
+    tokio::try_join!(fabric, proxy).map(|_: ((), ())| ())
 }
 
 /// The policies of this node's pods.
@@ -154,6 +160,7 @@ fn policy_config(
         full_pass: FULL_PASS,
         status: None,
         metrics: network_policy::metrics::Metrics::default(),
+        gate: None,
     })
 }
 
@@ -355,6 +362,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         healthz: healthz(kubelet)?,
         host_network: None,
         hcn: None,
+        network_gate: None,
     })
 }
 

@@ -1,0 +1,153 @@
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use hcn::{EndpointPolicy, Guid, HcnClient, HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
+use hns_sim::Simulator;
+use hns_sim::kernel::NoKernel;
+use hns_sim::switches::Switches;
+use serde_json::{Value, json};
+use test_lab::api::{Reply, end_of_list, event, fake_client};
+use test_lab::until_async;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::hns::{Hns, rules};
+
+const KINDS: [(&str, &str, &str); 5] = [
+    ("/api/v1/namespaces", "v1", "Namespace"),
+    ("/api/v1/nodes", "v1", "Node"),
+    ("/api/v1/pods", "v1", "Pod"),
+    ("/apis/networking.k8s.io/v1/networkpolicies", "networking.k8s.io/v1", "NetworkPolicy"),
+    ("/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies", "policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"),
+];
+
+/// An API whose watches have the lines that a test sends, and a host whose HNS has one endpoint, 192.168.1.5.
+struct World {
+    watches: HashMap<&'static str, mpsc::UnboundedSender<Value>>,
+    writes: mpsc::UnboundedReceiver<Value>,
+    client: Client,
+    hcn: HcnClient,
+    endpoint: Guid,
+    _simulator: Simulator,
+}
+
+impl World {
+    async fn new(cluster_policies: bool) -> Self {
+        let (watches, lines): (HashMap<_, _>, HashMap<_, _>) = KINDS
+            .iter()
+            .map(|(path, ..)| {
+                let (sender, lines) = mpsc::unbounded_channel();
+                ((*path, sender), (*path, lines))
+            })
+            .unzip();
+        let lines = Mutex::new(lines);
+        let (written, writes) = mpsc::unbounded_channel();
+        let client = fake_client(move |request| {
+            if request.method != "GET" {
+                let _ = written.send(request.body.clone());
+                return Reply::json(201, request.body.clone());
+            }
+            if request.path == "/apis/policy.networking.k8s.io/v1alpha2" {
+                let resource =
+                    json!({"name": "clusternetworkpolicies", "singularName": "", "kind": "ClusterNetworkPolicy", "namespaced": false, "verbs": []});
+                let list = json!({"groupVersion": "policy.networking.k8s.io/v1alpha2", "resources": [resource]});
+                return if cluster_policies { Reply::json(200, list) } else { Reply::status(404, "not found") };
+            }
+            let lines = lines.lock().unwrap().remove(request.path.as_str());
+            lines.map_or_else(|| Reply::watch(Vec::new(), true), Reply::live)
+        });
+        let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
+        let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
+        let hcn = HcnClient::new(simulator.session());
+        let subnet = Subnet::new("192.168.1.0/24".parse().unwrap(), "192.168.1.1".parse().unwrap());
+        let network = hcn.create_network(Guid::random(), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).await.unwrap();
+        let endpoint = HostComputeEndpoint::local("pod", "192.168.1.5/24".parse().unwrap(), None);
+        let endpoint = hcn.create_endpoint(&network.id, Guid::random(), &endpoint).await.unwrap().id;
+        Self { watches, writes, client, hcn, endpoint, _simulator: simulator }
+    }
+
+    /// Starts the policies of node `win01`, and ends the lists.
+    fn start(&self, kinds: usize) -> (Gate, watch::Receiver<Status>, Metrics) {
+        let ((gate, gates), (status, seen), metrics) = (gate(), watch::channel(Status::default()), Metrics::default());
+        let config = Config {
+            client: self.client.clone(),
+            api: ApiServer::default(),
+            node_name: "win01".to_owned(),
+            backend: Backend::Hns { hns: Hns::new(self.hcn.clone()), changes: None },
+            full_pass: Duration::from_secs(30),
+            status: Some(status),
+            metrics: metrics.clone(),
+            gate: Some(gates),
+        };
+        tokio::spawn(run(config, std::future::pending()));
+        for (path, version, kind) in &KINDS[..kinds] {
+            self.watches[path].send(end_of_list(version, kind, "1")).unwrap();
+        }
+        (gate, seen, metrics)
+    }
+
+    fn send(&self, at: usize, name: &str, namespace: Option<&str>, rest: Value) {
+        let mut object = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "2", "uid": name}});
+        rest.as_object().unwrap().iter().for_each(|(key, value)| object[key] = value.clone());
+        self.watches[KINDS[at].0].send(event("ADDED", object)).unwrap();
+    }
+
+    async fn rules(&self) -> usize {
+        let endpoint = self.hcn.endpoint(&self.endpoint).await.unwrap().unwrap();
+        endpoint.policies.iter().filter(|policy: &&EndpointPolicy| rules::is_ours(policy)).count()
+    }
+}
+
+#[tokio::test]
+async fn a_pod_waits_at_the_gate_until_its_rules_are_in_effect() {
+    let world = World::new(false).await;
+    world.send(3, "deny", Some("default"), json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}));
+    let (gate, mut status, metrics) = world.start(4);
+    status.wait_for(|status| status.ready).await.unwrap();
+    assert_eq!(status.borrow().policies.len(), 1, "it is in effect, on no pod yet");
+    let waits = tokio::spawn(gate.opened(Key::new("default", "web"), vec!["192.168.1.5".parse().unwrap()]));
+    // The API shows the pod here only later, without an address.
+    tokio::task::yield_now().await;
+    assert!(!waits.is_finished() && world.rules().await == 0);
+    world.send(2, "web", Some("default"), json!({"spec": {"nodeName": "win01", "containers": []}}));
+    waits.await.unwrap();
+    assert!(world.rules().await > 0, "the rules are there when the gate opens");
+    let text = metrics.encode(exposition::Format::Text);
+    for line in ["mullion_network_policy_ready 1", "mullion_network_policy_isolated_endpoints 1", "mullion_network_policy_effect_seconds_count 1"] {
+        assert!(text.lines().any(|known| known == line), "{line} is not in\n{text}");
+    }
+    assert!(text.contains("mullion_network_policy_effective_timestamp_seconds{policy=\"NetworkPolicy default/deny\"} "), "{text}");
+}
+
+#[tokio::test]
+async fn what_a_policy_gets_wrong_is_an_event_and_the_rest_holds() {
+    let mut world = World::new(true).await;
+    world.send(2, "web", Some("default"), json!({"spec": {"nodeName": "win01", "containers": []}, "status": {"podIP": "192.168.1.5"}}));
+    let from = json!([{"ipBlock": {"cidr": "10.0.0.0/33"}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["nowhere"]}}, {"podSelector": {}}]);
+    world.send(3, "odd", Some("default"), json!({"spec": {"podSelector": {}, "ingress": [{"from": from, "ports": [{"port": 0}, {"port": 80}]}]}}));
+    let (_gate, mut status, _) = world.start(5);
+    status.wait_for(|status| status.ready && status.problems.len() == 3).await.unwrap();
+    assert!(world.rules().await > 0);
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let event = world.writes.recv().await.unwrap();
+        assert_eq!((&event["reason"], &event["involvedObject"]["name"]), (&json!("PolicyNotUnderstood"), &json!("odd")));
+        seen.push(event["message"].as_str().unwrap().to_owned());
+    }
+    assert!(seen[0].contains("10.0.0.0/33") && seen[1].contains("nowhere") && seen[2].contains("ports 0 to 0"), "{seen:?}");
+    // A ClusterNetworkPolicy that is none changes nothing; a good one counts.
+    let before = world.rules().await;
+    world.send(4, "bad", None, json!({"spec": {"tier": "Middle", "priority": 1, "subject": {"namespaces": {}}}}));
+    let rules = json!([{"action": "Deny", "from": [{"namespaces": {}}]}]);
+    world.send(4, "good", None, json!({"spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": rules}}));
+    until_async("the rule of the Admin tier", async || {
+        let now = world.rules().await;
+        if now > before { Ok(()) } else { Err(now) }
+    })
+    .await;
+    status.wait_for(|status| status.policies.len() == 2).await.unwrap();
+    assert_eq!(
+        status.borrow().policies.keys().map(ToString::to_string).collect::<Vec<_>>(),
+        ["NetworkPolicy default/odd", "ClusterNetworkPolicy good"]
+    );
+}
