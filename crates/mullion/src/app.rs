@@ -5,5 +5,6 @@ pub mod control_plane;
 pub mod fabric;
 pub mod kube_proxy;
 pub mod node;
+pub mod policy;
 #[cfg(target_os = "linux")]
 pub mod up;

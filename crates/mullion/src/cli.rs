@@ -11,6 +11,7 @@ use node_config::kubelet::{EvictionHard, FeatureGates};
 use node_config::{ConfigError, Families, GoDuration, NetworkList, NetworkName, NodeConfig, Parsed, node};
 
 pub mod fabric_cli;
+pub mod policy_cli;
 
 /// Windows nodes for Kubernetes, in one binary.
 #[derive(Debug, Parser)]
@@ -25,7 +26,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Clusters", &["up", "down", "status", "logs", "support-bundle"]),
     ("Images", &["image", "template"]),
     ("Host Networking Service", &["hns"]),
-    ("Nodes", &["node", "kube-proxy", "fabric"]),
+    ("Nodes", &["node", "kube-proxy", "fabric", "policy"]),
 ];
 
 /// What stands below the options.
@@ -70,6 +71,8 @@ pub enum Command {
     KubeProxy(KubeProxyArgs),
     /// Print the routes of the pod network, or keep them on a router
     Fabric(fabric_cli::FabricArgs),
+    /// Say which network policy decides about a connection, or put the policies of one node into effect
+    Policy(policy_cli::PolicyArgs),
     /// Inspect and check a Host Networking Service; inject faults into a simulated one
     Hns(crate::hns::HnsArgs),
     #[cfg(target_os = "linux")]

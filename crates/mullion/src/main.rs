@@ -52,6 +52,7 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
         },
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::Fabric(args) => app::fabric::main(args),
+        cli::Command::Policy(args) => app::policy::main(args),
         cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]
         cli::Command::Linux(command) => linux::main(command),

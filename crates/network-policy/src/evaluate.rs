@@ -63,7 +63,7 @@ impl World {
                 return Verdict { direction, pod: None, action: Action::Allow, origin: Origin::Nothing };
             };
             let (action, origin) = match endpoint.profiles.of(direction) {
-                _ if own || self.host_ips().contains(&peer) => (Action::Allow, Origin::Own),
+                _ if own || self.node_ips(key).contains(&peer) => (Action::Allow, Origin::Own),
                 None => (Action::Allow, Origin::Nothing),
                 Some(profile) => {
                     let has = |group: &_, ip, port| self.has_member(group, (ip, port));

@@ -23,10 +23,11 @@ pub mod policy;
 pub mod profile;
 pub mod rows;
 mod run;
+pub mod status_server;
 pub mod world;
 
 pub use evaluate::{Decision, Packet, Verdict};
 pub use policy::{Action, Direction, Policy, PolicyId, Protocol};
 pub use profile::Profile;
-pub use run::{Backend, Config, Gate, Gates, Status, gate, run};
+pub use run::{Backend, Config, Gate, Gates, Status, find_cluster_policies, gate, run};
 pub use world::World;

@@ -85,20 +85,32 @@ pub fn merged(mut ranges: Vec<Range>) -> Vec<Range> {
     result
 }
 
-/// The addresses of a network that lie in none of `except`.
+/// The addresses of a network that lie in none of `except`. The work grows with the number of exceptions, not with its square: anybody who
+/// may write policies chooses it.
 pub fn without(net: IpNet, except: &[IpNet]) -> Vec<Range> {
-    let mut left = vec![Range::of(net)];
-    for hole in except.iter().copied().map(Range::of) {
-        left = left.into_iter().flat_map(|range| cut(range, hole)).collect();
+    let whole = Range::of(net);
+    let holes = merged(except.iter().copied().map(Range::of).collect());
+    let (mut left, mut rest) = (Vec::new(), Some(whole));
+    for gone in holes.into_iter().filter_map(|hole| whole.intersection(hole)) {
+        let Some(range) = rest else { break };
+        if gone.first > range.first {
+            left.push(Range { last: gone.first - 1, ..range });
+        }
+        rest = gone.last.checked_add(1).filter(|first| *first <= whole.last).map(|first| Range { first, ..whole });
     }
-    merged(left)
+    left.extend(rest);
+    left
 }
 
-fn cut(range: Range, hole: Range) -> Vec<Range> {
-    let Some(gone) = range.intersection(hole) else { return vec![range] };
-    let before = (gone.first > range.first).then(|| Range { last: gone.first - 1, ..range });
-    let behind = (gone.last < range.last).then(|| Range { first: gone.last + 1, ..range });
-    before.into_iter().chain(behind).collect()
+/// What both lists have. Each is in the form of [`merged`].
+pub fn meet(one: &[Range], other: &[Range]) -> Vec<Range> {
+    let (mut one, mut other, mut both) = (one.iter().peekable(), other.iter().peekable(), Vec::new());
+    while let (Some(a), Some(b)) = (one.peek(), other.peek()) {
+        both.extend(a.intersection(**b));
+        let passed = if (a.v6, a.last) <= (b.v6, b.last) { &mut one } else { &mut other };
+        passed.next();
+    }
+    both
 }
 
 #[cfg(test)]
@@ -131,6 +143,15 @@ mod tests {
         ] {
             assert_eq!(nets(block, &except), expected, "{block} without {except:?}");
         }
+    }
+
+    #[test]
+    fn lists_meet_where_both_have_an_address() {
+        let list = |nets: &[&str]| merged(nets.iter().map(|text| Range::of(net(text))).collect());
+        let both = meet(&list(&["10.0.0.0/24", "10.0.2.0/24", "fd00::/64"]), &list(&["10.0.0.128/25", "10.0.1.0/24", "10.0.2.0/31", "fd00::/96"]));
+        let text: Vec<String> = both.into_iter().flat_map(Range::nets).map(|net| net.to_string()).collect();
+        assert_eq!(text, ["10.0.0.128/25", "10.0.2.0/31", "fd00::/96"]);
+        assert!(meet(&list(&["10.0.0.0/8"]), &[]).is_empty());
     }
 
     #[test]

@@ -186,19 +186,16 @@ impl Policies {
         if self.cluster.is_some() {
             return;
         }
-        let version = format!("{}/{}", kcnp::GROUP, kcnp::VERSION);
-        let (kind, plural) = kcnp::KIND;
-        match self.config.client.list_api_group_resources(&version).await {
-            Ok(list) if list.resources.iter().any(|resource| resource.name == plural) => {}
-            Ok(_) => return,
-            Err(error) if cluster::is_not_found(&error) => return,
+        let resource = match find_cluster_policies(&self.config.client).await {
+            Ok(Some(resource)) => resource,
+            Ok(None) => return,
             Err(error) => {
                 tracing::warn!(error = %error.as_report(), "cannot ask whether the cluster has ClusterNetworkPolicies; asking again");
                 return;
             }
-        }
-        tracing::info!("the cluster has {kind}s of {version}");
-        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(kcnp::GROUP, kcnp::VERSION, kind), plural);
+        };
+        let (kind, _) = kcnp::KIND;
+        tracing::info!("the cluster has {kind}s of {}", resource.api_version);
         let api = Api::<DynamicObject>::all_with(self.config.client.clone(), &resource);
         let row = move |object: &DynamicObject| {
             let name = object.metadata.name.as_deref().unwrap_or_default();
@@ -272,6 +269,21 @@ impl Policies {
             *status = next;
             differs
         });
+    }
+}
+
+/// The kind ClusterNetworkPolicy, where the cluster has it.
+///
+/// # Errors
+/// When the API does not answer.
+pub async fn find_cluster_policies(client: &Client) -> kube::Result<Option<ApiResource>> {
+    let (kind, plural) = kcnp::KIND;
+    let list = client.list_api_group_resources(&format!("{}/{}", kcnp::GROUP, kcnp::VERSION)).await;
+    let resource = || ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(kcnp::GROUP, kcnp::VERSION, kind), plural);
+    match list {
+        Ok(list) => Ok(list.resources.iter().any(|resource| resource.name == plural).then(resource)),
+        Err(error) if cluster::is_not_found(&error) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

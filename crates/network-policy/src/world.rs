@@ -132,6 +132,12 @@ impl World {
         own.map_or(&[], |row| &row.ips)
     }
 
+    /// The addresses of the node that runs a pod.
+    pub fn node_ips(&self, pod: &Key) -> &[IpAddr] {
+        let node = self.pods.get(pod).and_then(|row| self.nodes.get(&Key::cluster(&*row.node)));
+        node.map_or(&[], |row| &row.ips)
+    }
+
     pub fn pod(&self, key: &Key) -> Option<&PodRow> {
         self.pods.get(key)
     }

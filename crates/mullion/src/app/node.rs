@@ -78,7 +78,9 @@ async fn run(config: &Complete) -> Result<()> {
     };
     let policies = async {
         if node.network_policy {
-            let policies = network_policy::Config { gate: Some(gates), ..policy_config(config, client.clone(), &api, hcn.clone(), watch.as_ref())? };
+            let policies = policy_config(config, client.clone(), &api, hcn.clone(), watch.as_ref())?;
+            let policies = super::policy::served(policies, network_policy::status_server::BIND_ADDRESS).await;
+            let policies = network_policy::Config { gate: Some(gates), ..policies };
             network_policy::run(policies, shutdown.clone().cancelled_owned()).await;
         }
         Ok(())
@@ -150,7 +152,7 @@ fn policy_config(
 ) -> Result<network_policy::Config> {
     let backend = match hcn {
         Some(hcn) => network_policy::Backend::Hns { hns: network_policy::hns::Hns::new(hcn), changes: watch.map(Watch::listen) },
-        None => linux_policies()?,
+        None => super::policy::nftables()?,
     };
     Ok(network_policy::Config {
         client,
@@ -162,16 +164,6 @@ fn policy_config(
         metrics: network_policy::metrics::Metrics::default(),
         gate: None,
     })
-}
-
-#[cfg(target_os = "linux")]
-fn linux_policies() -> Result<network_policy::Backend> {
-    Ok(network_policy::Backend::Nftables(network_policy::nftables::Nftables::new()))
-}
-
-#[cfg(windows)]
-fn linux_policies() -> Result<network_policy::Backend> {
-    bail!("--os linux needs a Linux machine")
 }
 
 /// The client of this node's HNS.

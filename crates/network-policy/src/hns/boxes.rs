@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::net::{Range, merged};
+use crate::net::{Range, meet, merged};
 use crate::policy::{Action, Direction, Protocol};
 use crate::profile::{GroupKey, Ports, Profile, ProfileRule};
 use crate::world::Member;
@@ -22,7 +22,10 @@ pub struct Box {
 impl Box {
     /// What both match; none when that is nothing.
     fn intersection(&self, other: &Self) -> Option<Self> {
-        let peers = both(self.peers.as_deref(), other.peers.as_deref(), |a, b| a.intersection(*b)).map(merged);
+        let peers = match (&self.peers, &other.peers) {
+            (Some(one), Some(other)) => Some(meet(one, other)),
+            (one, other) => one.as_ref().or(other.as_ref()).cloned(),
+        };
         let ports = both(self.ports.as_deref(), other.ports.as_deref(), |a, b| {
             let (first, last) = (a.first.max(b.first), a.last.min(b.last));
             (a.protocol == b.protocol && first <= last).then_some(Ports { protocol: a.protocol, first, last })

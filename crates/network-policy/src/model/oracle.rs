@@ -8,10 +8,21 @@ use serde_json::Value;
 use super::cluster::Cluster;
 use crate::Packet;
 
-/// Whether both ends let a packet pass. Nothing here is the packet's own node.
+/// Whether both ends let a packet pass that no end's own node sends or gets.
 pub fn passes(cluster: &Cluster, packet: &Packet) -> bool {
     let Packet { source, destination, .. } = *packet;
     source == destination || (side(cluster, packet, source, destination, false) && side(cluster, packet, destination, source, true))
+}
+
+/// The same where a pod's own node is known by its address.
+pub fn passes_with_nodes(cluster: &Cluster, packet: &Packet) -> bool {
+    let Packet { source, destination, .. } = *packet;
+    let own = |local: IpAddr, peer: IpAddr| {
+        let node = cluster.nodes.iter().find(|node| node["status"]["addresses"][0]["address"] == peer.to_string());
+        node.zip(cluster.pod(local)).is_some_and(|(node, pod)| pod["spec"]["nodeName"] == node["metadata"]["name"])
+    };
+    let side = |local, peer, ingress| own(local, peer) || side(cluster, packet, local, peer, ingress);
+    source == destination || (side(source, destination, false) && side(destination, source, true))
 }
 
 fn list<'a>(value: &'a Value, member: &str) -> &'a [Value] {
