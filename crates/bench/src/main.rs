@@ -21,6 +21,8 @@ mod losses;
 mod machine;
 #[cfg(target_os = "linux")]
 mod namespaced;
+#[cfg(target_os = "linux")]
+mod policy;
 mod process;
 mod proxy_hns;
 #[cfg(target_os = "linux")]
@@ -110,6 +112,13 @@ enum Command {
         #[command(subcommand)]
         part: proxy_nft::Part,
     },
+    /// Network policies over 1,000 pods: times and calls
+    #[cfg(target_os = "linux")]
+    Policy,
+    /// What `policy` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    PolicyPart,
     /// Lists the functions that the service proxy runs, for the linker
     #[cfg(target_os = "linux")]
     Functions(functions::Args),
@@ -153,6 +162,7 @@ fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
         Command::LossesPart => losses::part().map(|()| ExitCode::SUCCESS),
         Command::ProxyHnsPart { size, programs } => proxy_hns::part(*size, programs),
         Command::ProxyNftPart { part } => proxy_nft::part(part),
+        Command::PolicyPart => policy::part(),
         // It measures nothing, so that there is no report.
         Command::Functions(args) => functions::main(args).map(|()| ExitCode::SUCCESS),
         Command::FunctionsPart(args) => functions::part(args),
@@ -191,11 +201,14 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::ProxyNft(programs) => proxy_nft::main(programs)?,
         #[cfg(target_os = "linux")]
+        Command::Policy => policy::main()?,
+        #[cfg(target_os = "linux")]
         Command::HnsPart
         | Command::CniPart(_)
         | Command::LossesPart
         | Command::ProxyHnsPart { .. }
         | Command::ProxyNftPart { .. }
+        | Command::PolicyPart
         | Command::Functions(_)
         | Command::FunctionsPart(_)
         | Command::ApiPart(_)
