@@ -26,6 +26,7 @@ mod manifests;
 mod networks;
 mod outside;
 mod pods;
+mod policies;
 mod probes;
 mod recovery;
 mod registry;
@@ -114,6 +115,31 @@ fn transparent_network_joins_the_pods_of_all_nodes() {
         ("a Windows pod reaches a Linux pod", services::linux_server),
     ];
     cluster::take(&Cluster::up_with("", &["--network", "transparent"]), steps);
+}
+
+#[test]
+fn network_policies_hold_between_pods_of_both_systems() {
+    let steps: &[Step] = &[
+        ("pods reach each other without policies", policies::pods_run),
+        ("deny by default, let in by selectors", policies::selected_peers_get_in),
+        ("selectors of pods and namespaces", policies::selectors_choose_peers),
+        ("ports by number, range and name", policies::ports_and_names_of_ports),
+        ("egress, networks, both directions, Services", policies::egress_and_services),
+        ("tiers of ClusterNetworkPolicies", policies::tiers_count_before_and_after),
+        ("the deciding rule is explained", policies::explained_and_reported),
+    ];
+    cluster::take(&Cluster::up_with("", &["--network-policy"]), steps);
+}
+
+#[test]
+fn network_policies_hold_in_every_mode_of_the_pod_network() {
+    for mode in ["l3", "vxlan", "transparent"] {
+        let steps: &[Step] = &[
+            ("pods reach each other without policies", policies::pods_run),
+            ("deny by default, let in by selectors", policies::selected_peers_get_in),
+        ];
+        cluster::take(&Cluster::up_with("", &["--network-policy", "--network", mode]), steps);
+    }
 }
 
 #[test]
