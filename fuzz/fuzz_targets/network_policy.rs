@@ -4,6 +4,7 @@
 
 use cluster::Key;
 use libfuzzer_sys::fuzz_target;
+use network_policy::hns::boxes::by_port;
 use network_policy::hns::rules::{self, Abilities, Context};
 use network_policy::nftables::Programmed;
 use network_policy::rows::{Labels, NamedPort, PodRow};
@@ -27,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(policy) = serde_json::from_value::<k8s_openapi::api::networking::v1::NetworkPolicy>(document) {
         world.set_policy(&PolicyId::Namespaced(Key::new("default", "p")), Some(Policy::namespaced(&policy)));
     }
-    let members = |group: &_| world.members(group).collect::<Vec<_>>();
+    let members = |group: &_| std::rc::Rc::new(by_port(world.members(group)));
     for (_, endpoint) in world.endpoints() {
         for (sets, tiers) in [(false, false), (true, true)] {
             let context = Context { abilities: Abilities { sets, tiers }, own: &endpoint.ips, host: &[], members: &members };

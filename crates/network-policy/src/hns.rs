@@ -8,8 +8,10 @@ pub mod boxes;
 mod mirror;
 pub mod rules;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use cluster::Key;
@@ -19,6 +21,7 @@ use thiserror_ext::AsReport as _;
 
 use crate::profile::{GroupKey, Profile};
 use crate::world::{Changes, World};
+use boxes::{ByPort, by_port};
 use mirror::Mirror;
 use rules::{Abilities, Context, Sets};
 
@@ -130,7 +133,16 @@ impl Hns {
 
     /// What a change concerns (pure).
     fn plan(&self, world: &World, changes: &Changes, abilities: Abilities, full: bool) -> Work {
-        let members = |group: &GroupKey| world.members(group).collect::<Vec<_>>();
+        // Many endpoints name the same groups.
+        let known = RefCell::new(BTreeMap::<GroupKey, Rc<ByPort>>::new());
+        let members = |group: &GroupKey| {
+            if let Some(known) = known.borrow().get(group) {
+                return known.clone();
+            }
+            let read = Rc::new(by_port(world.members(group)));
+            known.borrow_mut().insert(group.clone(), read.clone());
+            read
+        };
         let mut work = Work::default();
         let mut kept: BTreeSet<Guid> = BTreeSet::new();
         let mut groups: BTreeSet<Arc<GroupKey>> = changes.groups.keys().cloned().collect();

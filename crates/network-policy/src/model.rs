@@ -9,11 +9,12 @@ mod switch;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::hns::boxes::by_port;
 use crate::hns::rules::{self, Abilities, Context};
 use crate::policy::Direction;
-use crate::world::Member;
 use cluster::{Cluster, packets};
 
 /// Clusters of one run, and packets of each.
@@ -57,7 +58,7 @@ fn rules_for_hns_agree_on_every_version() {
     for seed in 0..CLUSTERS {
         let cluster = Cluster::random(seed);
         let world = cluster.world(None);
-        let members = |group: &_| world.members(group).collect::<Vec<Member>>();
+        let members = |group: &_| Rc::new(by_port(world.members(group)));
         for abilities in versions {
             let profiles: Vec<Arc<crate::Profile>> = world.endpoints().flat_map(|(_, endpoint)| endpoint.all().cloned()).collect();
             let sets = rules::sets(&profiles, &|_| true, &members, abilities.tiers);

@@ -3,7 +3,9 @@
 //! A version of HNS without tiers has no action that skips the rest of a tier. In its place, a rule that passes becomes the rules of the
 //! next tier, each cut down to what the passing rule matches.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use ipnet::IpNet;
 
@@ -44,7 +46,7 @@ fn both<T: Clone>(one: Option<&[T]>, other: Option<&[T]>, meet: impl Fn(&T, &T) 
 }
 
 /// A rule spelt out: no names of groups.
-pub fn boxes(rule: &ProfileRule, members: &dyn Fn(&GroupKey) -> Vec<Member>) -> Vec<Box> {
+pub fn boxes(rule: &ProfileRule, members: Members<'_>) -> Vec<Box> {
     let mut all = Vec::new();
     let peers = rule.peers.as_ref().map(|groups| merged(groups.iter().flat_map(|group| addresses(group, members)).collect()));
     let nothing = peers.as_ref().is_some_and(Vec::is_empty) || rule.ports.as_ref().is_some_and(Vec::is_empty);
@@ -52,30 +54,36 @@ pub fn boxes(rule: &ProfileRule, members: &dyn Fn(&GroupKey) -> Vec<Member>) -> 
         all.push(Box { peers, ports: rule.ports.clone() });
     }
     for group in &rule.named {
-        for (port, peers) in by_port(group, members) {
-            let ranges = peers.into_iter().map(|ip| Range::of(IpNet::from(ip))).collect();
+        for (port, peers) in &*members(group) {
+            let ranges = peers.iter().map(|ip| Range::of(IpNet::from(*ip))).collect();
             all.push(Box { peers: Some(merged(ranges)), ports: port.map(|(protocol, port)| vec![Ports { protocol, first: port, last: port }]) });
         }
     }
     all
 }
 
-fn addresses(group: &GroupKey, members: &dyn Fn(&GroupKey) -> Vec<Member>) -> Vec<Range> {
+fn addresses(group: &GroupKey, members: Members<'_>) -> Vec<Range> {
     match group {
         GroupKey::Nets(ranges) => ranges.clone(),
-        _ => members(group).into_iter().map(|(ip, _)| Range::of(IpNet::from(ip))).collect(),
+        _ => members(group).values().flatten().map(|ip| Range::of(IpNet::from(*ip))).collect(),
     }
 }
 
-/// The addresses of a group by their port.
-pub fn by_port(group: &GroupKey, members: &dyn Fn(&GroupKey) -> Vec<Member>) -> std::collections::BTreeMap<Option<(Protocol, u16)>, Vec<IpAddr>> {
-    let mut ports: std::collections::BTreeMap<_, Vec<IpAddr>> = std::collections::BTreeMap::new();
-    members(group).into_iter().for_each(|(ip, port)| ports.entry(port).or_default().push(ip));
+/// The addresses of a group by their port; without one where the group's rules name ports themselves.
+pub type ByPort = BTreeMap<Option<(Protocol, u16)>, Vec<IpAddr>>;
+
+/// Finds the members of a group.
+pub type Members<'a> = &'a dyn Fn(&GroupKey) -> Rc<ByPort>;
+
+/// Members by their port.
+pub fn by_port(members: impl Iterator<Item = Member>) -> ByPort {
+    let mut ports = ByPort::new();
+    members.for_each(|(ip, port)| ports.entry(port).or_default().push(ip));
     ports
 }
 
 /// The profile as one list without [`Action::Pass`]; its last entry matches everything.
-pub fn flatten(profile: &Profile, members: &dyn Fn(&GroupKey) -> Vec<Member>) -> Vec<(Action, Box)> {
+pub fn flatten(profile: &Profile, members: Members<'_>) -> Vec<(Action, Box)> {
     let mut rest: Vec<(Action, Box)> = Vec::new();
     for rule in &profile.rest {
         // Behind the last tier there is nothing left to pass on to but the end.

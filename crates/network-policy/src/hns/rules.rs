@@ -16,11 +16,10 @@ use hcn::document::{Acl, EndpointPolicyType, TierAcl, TierAclRule};
 use hcn::{Direction as HnsDirection, EndpointPolicy};
 use ipnet::IpNet;
 
-use super::boxes::{by_port, flatten, is_inbound, passes};
+use super::boxes::{Members, flatten, is_inbound, passes};
 use crate::net::{Range, merged};
 use crate::policy::{Action, Both, Direction, Protocol};
 use crate::profile::{GroupKey, Ports, Profile, ProfileRule};
-use crate::world::Member;
 
 /// What every rule, set and tier of ours is called by.
 pub const MARK: &str = "mullion-np-";
@@ -46,7 +45,7 @@ pub struct Context<'a> {
     pub own: &'a [IpAddr],
     /// Its host's.
     pub host: &'a [IpAddr],
-    pub members: &'a dyn Fn(&GroupKey) -> Vec<Member>,
+    pub members: Members<'a>,
 }
 
 /// A profile has too many changes between allowing and denying for HNS's numbers.
@@ -79,16 +78,16 @@ struct Line {
 pub type Sets = BTreeMap<String, Vec<IpAddr>>;
 
 /// The sets of groups that `concerns` and profiles name, those with members alone: rules do not name empty ones.
-pub fn sets(profiles: &[Arc<Profile>], concerns: &dyn Fn(&GroupKey) -> bool, members: &dyn Fn(&GroupKey) -> Vec<Member>, tiers: bool) -> Sets {
+pub fn sets(profiles: &[Arc<Profile>], concerns: &dyn Fn(&GroupKey) -> bool, members: Members<'_>, tiers: bool) -> Sets {
     let mut sets = Sets::new();
     let named = profiles.iter().filter(|profile| tiers || !passes(profile)).flat_map(|profile| profile.groups());
     let mut groups: Vec<&Arc<GroupKey>> = named.filter(|group| !matches!(***group, GroupKey::Nets(_)) && concerns(group)).collect();
     groups.sort();
     groups.dedup();
     for group in groups {
-        for (port, ips) in by_port(group, members) {
+        for (port, ips) in &*members(group) {
             for ip in ips {
-                sets.entry(set_name(group, port, ip.is_ipv6())).or_default().push(ip);
+                sets.entry(set_name(group, *port, ip.is_ipv6())).or_default().push(*ip);
             }
         }
     }
@@ -203,10 +202,10 @@ impl Compiler<'_> {
             }
         }
         for group in &rule.named {
-            for (port, ips) in by_port(group, self.context.members) {
+            for (port, ips) in &*(self.context.members)(group) {
                 let Some((protocol, port_number)) = port else { continue };
-                for peers in self.group(group, port, ips) {
-                    lines.push(Line { action, peers, protocol: Some(protocol), ports: port_number.to_string() });
+                for peers in self.group(group, *port, ips) {
+                    lines.push(Line { action, peers, protocol: Some(*protocol), ports: port_number.to_string() });
                 }
             }
         }
@@ -217,15 +216,15 @@ impl Compiler<'_> {
         let Some(groups) = &rule.peers else { return vec![Peers::Any] };
         let of = |group: &Arc<GroupKey>| match &**group {
             GroupKey::Nets(ranges) => lists(ranges),
-            _ => by_port(group, self.context.members).into_iter().flat_map(|(port, ips)| self.group(group, port, ips)).collect(),
+            _ => (self.context.members)(group).iter().flat_map(|(port, ips)| self.group(group, *port, ips)).collect(),
         };
         groups.iter().flat_map(of).collect()
     }
 
     /// Members of a group, as sets or spelt out.
-    fn group(&self, group: &GroupKey, port: Option<(Protocol, u16)>, ips: Vec<IpAddr>) -> Vec<Peers> {
+    fn group(&self, group: &GroupKey, port: Option<(Protocol, u16)>, ips: &[IpAddr]) -> Vec<Peers> {
         if !self.context.abilities.sets {
-            return lists(&ips.into_iter().map(|ip| Range::of(IpNet::from(ip))).collect::<Vec<_>>());
+            return lists(&ips.iter().map(|ip| Range::of(IpNet::from(*ip))).collect::<Vec<_>>());
         }
         let has = |v6: bool| ips.iter().any(|ip| ip.is_ipv6() == v6);
         [false, true].into_iter().filter(|v6| has(*v6)).map(|v6| Peers::Set(set_name(group, port, v6))).collect()
