@@ -14,7 +14,9 @@ use harness::{Lab, Node, Pod, ask_soon, ask_tcp, id, is_silent, net, serve_tcp, 
 use hcn::document::*;
 use hcn::{EndpointPolicy, HnsVersion, NetworkPolicy};
 use hns_sim::switches::Switches;
+use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
+use linux_sys::sysctl;
 
 const WS2025: HnsVersion = HnsVersion::new(15, 5);
 
@@ -230,6 +232,11 @@ fn ipv6_flows_beside_ipv4() {
         let (one, two) = (pod(5, paths()), pod(6, paths()));
         serve_tcp(&two.ns, 80, "two");
         assert_eq!(ask_tcp(&one.ns, "[fd00:1::6]:80").unwrap(), "two saw fd00:1::5");
+        let link = Rtnl::open_in(&one.ns).unwrap().links().unwrap().into_iter().find(|link| link.kind == "veth").unwrap().name;
+        for switch in ["accept_ra", "accept_redirects"] {
+            let value = one.ns.run(|| sysctl::get(&format!("net.ipv6.conf.{}.{switch}", link.replace('.', "/")))).unwrap().unwrap();
+            assert_eq!(value, "0", "{switch}: routers of the LAN do not configure endpoints");
+        }
         assert_eq!(ask_tcp(&one.ns, "192.168.1.6:80").unwrap(), "two saw 192.168.1.5");
         assert_eq!(ask_tcp(&node.ns, "[fd00:1::6]:80").unwrap(), "two saw fd00:1::1");
         for (number, flags, seen) in [(0x20, LoadBalancerFlags::IPV6, "fd00:1::1"), (0x21, LoadBalancerFlags(3), "fd00:1::5")] {

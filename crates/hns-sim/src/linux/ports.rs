@@ -8,6 +8,7 @@ use hcn::document::EndpointStats;
 use ipnet::IpNet;
 use linux_sys::netlink::{BridgePort, Rate, Route, Rtnl, Rule};
 use linux_sys::ns::NetNs;
+use linux_sys::sysctl;
 
 use super::LinuxKernel;
 use super::links::{absent, gone_is_fine};
@@ -34,6 +35,7 @@ impl LinuxKernel {
         let inner = inside.link(&port.interface)?.ok_or_else(|| absent(format_args!("interface {}", port.interface)))?.index;
         inside.set_mac(inner, port.mac.0)?;
         inside.set_mtu(inner, mtu)?;
+        follow_nobody(port, &compartment)?;
         self.give_addresses(port, &inside, inner)?;
         // Asking for a link has the kernel (6.8 on) act on its carrier now; else it does so within a second, and what the
         // pod sends before that is lost.
@@ -155,6 +157,16 @@ impl LinuxKernel {
         }
         Ok(())
     }
+}
+
+/// Addresses and routes of IPv6 are the endpoint's: what routers of the LAN advertise, or redirect to, has no effect on them.
+fn follow_nobody(port: &Port, compartment: &NetNs) -> io::Result<()> {
+    if port.forwarding != Forwarding::Routed || !port.addresses.iter().any(|address| address.addr().is_ipv6()) {
+        return Ok(());
+    }
+    let name = port.interface.replace('.', "/");
+    let set = || ["accept_ra", "accept_redirects"].iter().try_for_each(|key| sysctl::set(&format!("net.ipv6.conf.{name}.{key}"), "0"));
+    compartment.run(set)?
 }
 
 fn fabric_rule() -> Rule {

@@ -25,12 +25,20 @@ pub struct Capabilities {
     pub affinity: bool,
     /// Load balancers can be modified in place.
     pub modify: bool,
+    /// The service has IPv6, on networks other than overlays.
+    pub ipv6: bool,
 }
 
 impl Capabilities {
     /// Those of a service with `features`; `dsr` says whether the configuration wants direct server return.
     pub fn new(features: &SupportedFeatures, dsr: bool) -> Self {
-        Self { cluster_ip_dsr: dsr && features.dsr, dsr: features.dsr, affinity: features.session_affinity, modify: features.modify_load_balancer }
+        Self {
+            cluster_ip_dsr: dsr && features.dsr,
+            dsr: features.dsr,
+            affinity: features.session_affinity,
+            modify: features.modify_load_balancer,
+            ipv6: features.ipv6_dual_stack,
+        }
     }
 }
 

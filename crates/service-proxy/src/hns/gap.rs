@@ -21,6 +21,8 @@ pub enum Gap {
         /// How many have another, and are left out.
         others: usize,
     },
+    /// This version, or this network, has no IPv6.
+    Ipv6,
     /// This version has no session affinity.
     Affinity,
     /// Session affinity has no timeout.
@@ -66,6 +68,7 @@ impl Gap {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Ports { .. } => "SeveralTargetPorts",
+            Self::Ipv6 => "NoIPv6",
             Self::Affinity => "NoSessionAffinity",
             Self::AffinityTimeout => "NoAffinityTimeout",
             Self::SourceRanges => "NoSourceRanges",
@@ -76,9 +79,9 @@ impl Gap {
         }
     }
 
-    /// Whether the Service gets an event. What follows from the policy they chose, or from where a pod runs, is for metrics.
+    /// Whether the Service gets an event. What follows from the policy they chose, or from which node it is, is for metrics.
     pub fn is_asked_for(&self) -> bool {
-        !matches!(self, Self::InsideClients | Self::HostNetwork { .. })
+        !matches!(self, Self::Ipv6 | Self::InsideClients | Self::HostNetwork { .. })
     }
 
     /// What is missing, with the way out.
@@ -87,6 +90,9 @@ impl Gap {
             Self::Ports { port, others } => {
                 format!("HNS has one port a load balancer, so {others} backends with another port than {port} are left out: give them one number")
                     .into()
+            }
+            Self::Ipv6 => {
+                "HNS has IPv6 from Windows Server 2022 (build 20348) on, and never on overlays: clients on this node use the IPv4 address".into()
             }
             Self::Affinity => "this version of HNS has no session affinity: Windows Server 2022 has it".into(),
             Self::AffinityTimeout => "HNS has no timeout of session affinity: a client stays with its backend".into(),

@@ -8,7 +8,7 @@ use hcn::Guid;
 use super::document::{Capabilities, NetworkContext, Remote, Shape, backends_of_one_port, keeps_destination};
 use super::gap::Gap;
 use super::mirror::{BalancerState, Mirror};
-use crate::table::{BackendAddress, Kind, Vip, VipAddress, VipKey};
+use crate::table::{BackendAddress, IpFamily, Kind, Vip, VipAddress, VipKey};
 
 /// How a load balancer gets to its new form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,11 @@ pub fn plan(context: &Context<'_>, key: &VipKey, vip: Option<&Vip>) -> Plan {
         plan.service_vip = context.mirror.service_vip(key);
         return plan;
     }
+    let vip = vip.filter(|_| {
+        let served = key.family() == IpFamily::V4 || (context.capabilities.ipv6 && !context.network.overlay);
+        plan.gaps.extend((!served).then_some(Gap::Ipv6));
+        served
+    });
     let shape = vip.and_then(|vip| context.shape(&mut plan, key, vip));
     if plan.wait {
         plan.steps.clear();

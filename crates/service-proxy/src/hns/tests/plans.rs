@@ -133,10 +133,27 @@ fn plan_reports_missing_features_of_hns() {
     );
 }
 
+/// As upstream, which runs no IPv6 proxy there: nothing is asked of HNS, and what is there from before goes.
+#[test]
+fn ipv6_is_left_out_where_hns_has_none() {
+    let six = VipKey { address: VipAddress::Ip(ip("fd00:96::1")), protocol: Protocol::Tcp, port: 80 };
+    let vip = vip(Kind::ClusterIp, &[("fd00:1::3", 80, false)]);
+    let has = Capabilities { ipv6: true, ..Capabilities::default() };
+    let (bridge, overlay) = (network(), overlay());
+    for (network, capabilities, served) in [(&bridge, has, true), (&bridge, Capabilities::default(), false), (&overlay, has, false)] {
+        let plan = made(&Mirror::default(), network, &six, Some(&vip), capabilities);
+        let gaps: Vec<_> = plan.gaps.iter().map(Gap::name).collect();
+        assert_eq!((plan.steps.is_empty(), gaps), if served { (false, vec![]) } else { (true, vec!["NoIPv6"]) });
+    }
+    let four =
+        made(&Mirror::default(), &network(), &web(), Some(&self::vip(Kind::ClusterIp, &[("192.168.2.3", 80, false)])), Capabilities::default());
+    assert!(four.gaps.is_empty() && !four.steps.is_empty());
+}
+
 /// winkernel.md §1.3, one row after the other: flags of the load balancer and of its port mapping.
 #[test]
 fn documents_carry_upstream_flags() {
-    let capabilities = Capabilities { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true };
+    let capabilities = Capabilities { cluster_ip_dsr: true, dsr: true, affinity: true, modify: true, ipv6: true };
     let shape =
         |address: Option<&str>, vip: &Vip, capabilities| Shape::desired(&key(address, 80), vip, 8080, vec![Guid::NIL], &[], capabilities, &network());
     let flags = |shape: Shape| (shape.flags.0, shape.port_flags.0);
