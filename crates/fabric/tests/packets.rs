@@ -41,6 +41,14 @@ fn transparent_joins_all() {
 }
 
 #[test]
+fn bgp_joins_all() {
+    in_lab("bgp_joins_all", || {
+        let world = World::new(Mode::Bgp);
+        joins_all(&world, &Expected { largest: MTU, windows_node_reaches_others: true, windows_pods_reach_outside: true });
+    });
+}
+
+#[test]
 fn host_gateway_follows_nodes() {
     in_lab("host_gateway_follows_nodes", || follows_nodes(World::new(Mode::HostGateway), MTU));
 }
@@ -53,4 +61,9 @@ fn l3_follows_nodes() {
 #[test]
 fn vxlan_follows_nodes() {
     in_lab("vxlan_follows_nodes", || follows_nodes(World::new(Mode::Vxlan), MTU - 50));
+}
+
+#[test]
+fn bgp_follows_nodes() {
+    in_lab("bgp_follows_nodes", || follows_nodes(World::new(Mode::Bgp), MTU));
 }
