@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -73,6 +74,20 @@ mod os_as_text {
     }
 }
 
+/// BGP of a node, beside what Calico's resources say. Texts are empty when nothing is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BgpConfiguration {
+    /// The AS of this node; 0 for that of the cluster.
+    pub as_number: u32,
+    /// Routers, with their ASes.
+    pub peers: BTreeMap<IpAddr, u32>,
+    /// Files with the passwords of peers, by address.
+    pub password_files: BTreeMap<IpAddr, String>,
+    /// The file with the password of sessions between nodes.
+    pub mesh_password_file: String,
+}
+
 /// What a node needs to know beside the two kinds of upstream. Texts are empty when nothing is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -106,6 +121,8 @@ pub struct NodeConfiguration {
     pub flannel_net_conf: String,
     /// Where flannel's `subnet.env` goes; empty for nowhere.
     pub flannel_subnet_env: String,
+    /// With `network: bgp`.
+    pub bgp: BgpConfiguration,
     /// Whether NetworkPolicies and ClusterNetworkPolicies are put into effect.
     pub network_policy: bool,
     /// The interface that gets the Services' addresses where they are served in user space; empty for none.
@@ -144,6 +161,7 @@ impl Default for NodeConfiguration {
             network: String::new(),
             flannel_net_conf: String::new(),
             flannel_subnet_env: String::new(),
+            bgp: BgpConfiguration::default(),
             network_policy: false,
             service_interface: String::new(),
             cni_conf_dir: String::new(),
@@ -160,6 +178,7 @@ impl Default for NodeConfiguration {
 impl Document for NodeConfiguration {
     const API_VERSION: &'static str = "mullion.io/v1alpha1";
     const KIND: &'static str = "NodeConfiguration";
+    const MAPS: &'static [&'static str] = &["bgp.peers", "bgp.passwordFiles"];
 
     fn ignored(_: &str) -> Option<&'static str> {
         None

@@ -309,3 +309,61 @@ fn ten_thousand_routes_pass_in_few_messages() {
     assert_eq!(world.routes(2).len(), 10_000);
     assert!(world.updates < 20, "{} messages", world.updates);
 }
+
+/// An UPDATE with what a peer may say: attributes of both families, with some bytes changed.
+fn mutated(changes: &[(usize, u8)], cut: Option<usize>) -> Vec<u8> {
+    let attributes: [&[u8]; 9] = [
+        &[0x80, 14, 30, 0, 2, 1, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 64, 0xfd, 0, 0, 2, 0, 0, 0, 0],
+        &[0x40, 1, 1, 0],
+        &[0x40, 2, 6, 2, 1, 0, 0, 0xfc, 0x58],
+        &[0x40, 3, 4, 10, 0, 0, 9],
+        &[0x80, 4, 4, 0, 0, 0, 7],
+        &[0x40, 5, 4, 0, 0, 0, 100],
+        &[0xc0, 7, 8, 0, 0, 0xfc, 0x58, 10, 0, 0, 9],
+        &[0xc0, 8, 4, 0xfc, 0x58, 0, 1],
+        &[0xe0, 99, 3, 1, 2, 3],
+    ];
+    let attributes = attributes.concat();
+    let mut body = vec![2, 0, 0];
+    body.extend((attributes.len() as u16).to_be_bytes());
+    body.extend(attributes);
+    body.extend([24, 192, 168, 77, 16, 192, 168]);
+    for (at, byte) in changes {
+        let at = at % body.len();
+        body[at] ^= byte;
+    }
+    body.truncate(cut.unwrap_or(usize::MAX).max(1));
+    let mut frame = vec![0xff; 16];
+    frame.extend(((18 + body.len()) as u16).to_be_bytes());
+    frame.extend(body);
+    frame
+}
+
+proptest::proptest! {
+    #[test]
+    fn what_is_told_on_can_be_read_whatever_came(
+        changes in proptest::collection::vec((proptest::prelude::any::<usize>(), 0u8..), 0..4), cut in proptest::option::of(0usize..140), two_octets: bool,
+    ) {
+        let mut own = config(1, &[(2, 64512), (3, 64512)]);
+        (own.cluster, own.next_hop_v6) = ("1.1.1.1".parse().ok(), "fd00::1".parse().ok());
+        own.forward = vec![net("0.0.0.0/0"), net("::/0")];
+        own.peers.values_mut().for_each(|peer| (peer.client, peer.families) = (true, Family::ALL.into()));
+        let (mut speaker, _) = Speaker::new(S, own, false);
+        for (last, four_octet) in [(2, true), (3, !two_octets)] {
+            let open = wire::Open { asn: 64512, hold: 90, id: [10, 0, 0, last].into(), four_octet, families: Family::ALL.into(), refresh: true, graceful: None };
+            speaker.handle(S, Input::Accepted(ip(last)));
+            for message in [Message::Open(open), Message::Keepalive] {
+                speaker.handle(S, Input::Frame(ip(last), Side::Theirs, wire::encode(&message)));
+            }
+        }
+        for output in speaker.handle(S, Input::Frame(ip(2), Side::Theirs, mutated(&changes, cut))) {
+            if let Output::Send(_, _, bytes) = output {
+                let read = wire::decode(&bytes, !two_octets);
+                proptest::prop_assert!(read.is_ok() && bytes.len() <= wire::LONGEST, "{read:?} of {bytes:?}");
+                if let Ok(Message::Update(update)) = read {
+                    proptest::prop_assert_eq!(update.malformed, None);
+                }
+            }
+        }
+    }
+}

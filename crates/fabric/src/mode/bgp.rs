@@ -40,6 +40,23 @@ pub struct Bgp {
     pub peers: BTreeMap<IpAddr, u32>,
 }
 
+/// The longest password of TCP MD5, in bytes.
+const LONGEST_PASSWORD: usize = 80;
+
+/// A text that is no password of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it has {0} bytes; write one line of 1 to {LONGEST_PASSWORD} bytes")]
+pub struct NoPassword(usize);
+
+/// The password in a file; the end of its line is no part of it.
+///
+/// # Errors
+/// When it is empty or too long.
+pub fn password(text: &str) -> Result<Secret, NoPassword> {
+    let text = text.trim_end_matches(['\r', '\n']);
+    if (1..=LONGEST_PASSWORD).contains(&text.len()) { Ok(Secret::new(text)) } else { Err(NoPassword(text.len())) }
+}
+
 /// What the sessions of this host have reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {

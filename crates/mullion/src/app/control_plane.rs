@@ -1,8 +1,8 @@
 //! Wiring of `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
 
 mod join;
-mod network_policy;
 mod rest;
+mod rights;
 #[cfg(test)]
 mod tests;
 
@@ -96,7 +96,12 @@ fn node_masks(args: &ControlPlaneArgs) -> controllers::NodeMasks {
 
 /// Publishes what clients must find complete, and answers the first client after that.
 async fn open(server: &Server, listeners: Vec<TcpListener>, own: &Client, args: &ControlPlaneArgs, ca_pem: &str) -> Result<()> {
-    tokio::try_join!(publish_dns(own, args), join::publish(own, args, ca_pem), network_policy::publish(own, args.network_policy))?;
+    tokio::try_join!(
+        publish_dns(own, args),
+        join::publish(own, args, ca_pem),
+        rights::network_policy(own, args.network_policy),
+        rights::bgp(own, args.network == fabric::Mode::Bgp),
+    )?;
     server.listen(listeners).context("starting the API server failed")
 }
 

@@ -217,7 +217,7 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         settings: fabric::Settings {
             mode,
             vxlan,
-            bgp: fabric::Bgp::default(),
+            bgp: bgp(&node.bgp)?,
             node_name: node.node_name.clone(),
             cluster_cidrs: config.cluster_cidr.iter().collect(),
             role: fabric::Role::Node(Box::new(pods)),
@@ -253,6 +253,21 @@ fn network(config: &Complete) -> Result<(fabric::Mode, fabric::Vxlan)> {
     }
     let vxlan = if let fabric::flannel::Backend::Vxlan(vxlan) = net_conf.backend { vxlan } else { fabric::Vxlan::default() };
     Ok((mode, vxlan))
+}
+
+/// Settings of BGP, with the passwords of their files.
+fn bgp(config: &node_config::node::BgpConfiguration) -> Result<fabric::Bgp> {
+    let password = |path: &str| {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the password of BGP in {path}"))?;
+        fabric::mode::bgp::password(&text).with_context(|| format!("cannot use the password of BGP in {path}"))
+    };
+    let mesh = Some(config.mesh_password_file.as_str()).filter(|path| !path.is_empty());
+    Ok(fabric::Bgp {
+        asn: Some(config.as_number).filter(|number| *number != 0),
+        passwords: config.password_files.iter().map(|(peer, path)| Ok((*peer, password(path)?))).collect::<Result<_>>()?,
+        mesh_password: mesh.map(password).transpose()?,
+        peers: config.peers.clone(),
+    })
 }
 
 /// Whether the proxy can start only when the pod network exists.

@@ -106,6 +106,19 @@ fn overlay_joins_the_pods_of_all_nodes() {
 }
 
 #[test]
+fn bgp_joins_the_pods_of_all_nodes() {
+    let steps: &[Step] = &[
+        ("every node learns the others' pods from themselves", networks::nodes_learn_routes_by_bgp),
+        ("IIS answers by its NodePort", services::iis_answers_by_node_port),
+        ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
+        ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
+        ("a Windows pod reaches a Linux pod", services::linux_server),
+        ("Calico's resources take effect", networks::bgp_peers_of_calico_take_effect),
+    ];
+    cluster::take(&Cluster::up_with("", &["--network", "bgp"]), steps);
+}
+
+#[test]
 fn transparent_network_joins_the_pods_of_all_nodes() {
     let steps: &[Step] = &[
         ("Windows nodes route to the others' pods behind their second adapters", networks::windows_nodes_route_between_their_adapters),

@@ -1,5 +1,7 @@
 //! Modes of the pod network: the ways between nodes that are not the default.
 
+use serde_json::Value;
+
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::hns;
 
@@ -37,6 +39,54 @@ pub fn nodes_announce_their_tunnels(cluster: &Cluster) {
         });
         assert!(data.starts_with("{\"VNI\":4096,\"VtepMAC\":\"") && !seen.contains(&data), "{name}: {data}");
         seen.push(data);
+    }
+}
+
+/// Every node's log says that it added a route to each other node's pods, by BGP's sessions and by the node's own address.
+pub fn nodes_learn_routes_by_bgp(cluster: &Cluster) {
+    let nodes = cluster.json(&["nodes"]);
+    let nodes = nodes["items"].as_array().expect("nodes");
+    let name = |node: &Value| node["metadata"]["name"].as_str().expect("a name").to_owned();
+    for own in nodes {
+        for other in nodes.iter().filter(|other| name(other) != name(own)) {
+            let cidr = other["spec"]["podCIDR"].as_str().expect("a pod CIDR");
+            let addresses = other["status"]["addresses"].as_array().expect("addresses");
+            let address = addresses.iter().find(|address| address["type"] == "InternalIP").and_then(|address| address["address"].as_str());
+            let (session, route) =
+                (format!("{} ({}): session established", name(other), address.expect("an address")), format!("route + {cidr} via "));
+            until("the session and the route", PATIENCE, || {
+                let log = cluster.place.mullion(&["logs", &name(own)]).ok("mullion logs");
+                if log.contains(&session) && log.contains(&route) { Ok(()) } else { Err(format!("no {session:?} or {route:?} in {log}")) }
+            });
+        }
+        until("the node's annotation", PATIENCE, || {
+            let node = cluster.json(&["node", &name(own)]);
+            let address = node["metadata"]["annotations"]["projectcalico.org/IPv4Address"].as_str().map(str::to_owned);
+            if address.as_deref().is_some_and(|address| address.ends_with("/24")) { Ok(()) } else { Err(format!("{address:?}")) }
+        });
+    }
+}
+
+/// Installed while the cluster runs, Calico's kinds are watched, and what has no effect becomes an Event of the nodes.
+pub fn bgp_peers_of_calico_take_effect(cluster: &Cluster) {
+    let definition = |plural: &str, kind: &str| {
+        let singular = kind.to_lowercase();
+        format!(
+            "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: {plural}.crd.projectcalico.org}}\n\
+             spec:\n  group: crd.projectcalico.org\n  scope: Cluster\n  names: {{plural: {plural}, singular: {singular}, kind: {kind}, listKind: {kind}List}}\n  \
+             versions:\n  - name: v1\n    served: true\n    storage: true\n    schema:\n      openAPIV3Schema:\n        type: object\n        \
+             x-kubernetes-preserve-unknown-fields: true\n"
+        )
+    };
+    let all = [("bgppeers", "BGPPeer"), ("bgpconfigurations", "BGPConfiguration"), ("ippools", "IPPool")];
+    cluster.apply(&all.map(|(plural, kind)| definition(plural, kind)).join("---\n"));
+    let pool = "apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {name: tunnels}\nspec: {cidr: 192.168.0.0/16, ipipMode: Always}\n";
+    until("the kinds are served", PATIENCE, || {
+        let output = cluster.try_kubectl(&["apply", "-f", "-"], pool);
+        if output.code == Some(0) { Ok(()) } else { Err(output.err) }
+    });
+    for node in ["lin01", "win01"] {
+        cluster.event("Node", node, "BGPConfigurationNotUsed", "Windows has no IP-in-IP");
     }
 }
 

@@ -28,6 +28,12 @@ fn no_defaults() -> NodeConfig {
             network_policy: true,
             flannel_net_conf: "/net-conf.json".into(),
             flannel_subnet_env: "/run/flannel/subnet.env".into(),
+            bgp: BgpConfiguration {
+                as_number: 64513,
+                peers: [("10.240.0.1".parse().unwrap(), 64600)].into(),
+                password_files: [("fd00::1".parse().unwrap(), "/password".to_owned())].into(),
+                mesh_password_file: "/mesh".into(),
+            },
             service_interface: "svc0".into(),
             cni_conf_dir: "/conf".into(),
             ipam_dir: "/ipam".into(),

@@ -35,6 +35,31 @@ fn network_comes_from_flannels_file_or_the_modes_name() {
     assert!(asked("", true).unwrap_err().contains("backend ipip is not for Windows nodes"));
 }
 
+#[test]
+fn passwords_of_bgp_come_from_files_and_bad_ones_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let router = "10.0.0.1".parse().unwrap();
+    let config = |password: String| node_config::node::BgpConfiguration {
+        as_number: 64513,
+        password_files: [(router, password.clone())].into(),
+        mesh_password_file: password,
+        ..Default::default()
+    };
+    let settings = bgp(&config(file("good", "s3cret\r\n"))).unwrap();
+    assert_eq!((settings.asn, settings.passwords.get(&router)), (Some(64513), settings.mesh_password.as_ref()));
+    assert_eq!(settings.mesh_password.unwrap().bytes(), b"s3cret");
+    let error = |password| format!("{:#}", bgp(&config(password)).unwrap_err());
+    assert!(error(file("empty", "\n")).ends_with("empty: it has 0 bytes; write one line of 1 to 80 bytes"));
+    assert!(error(file("long", &"a".repeat(81))).ends_with("long: it has 81 bytes; write one line of 1 to 80 bytes"));
+    assert!(error("/none".to_owned()).starts_with("cannot read the password of BGP in /none"));
+    assert_eq!(bgp(&Default::default()).unwrap(), fabric::Bgp::default());
+}
+
 fn network_of(node: NodeConfiguration) -> Result<(fabric::Mode, fabric::Vxlan), String> {
     network(&config(node)).map_err(|error| format!("{error:#}"))
 }
