@@ -81,6 +81,22 @@ fn node(name: &str) -> Value {
         "status": {"addresses": [{"type": "InternalIP", "address": NODE_IP}, {"type": "Hostname", "address": name}]}})
 }
 
+/// Node number `n` of a large cluster, as agents and a router between the nodes leave it.
+fn numbered_node(n: usize) -> Value {
+    let (cidr, address) = (format!("10.{}.{}.0/24", 128 + n / 250, n % 250), format!("10.240.{}.{}", 1 + n / 250, n % 250 + 1));
+    let condition = |type_: &str, status: &str, reason: &str| {
+        json!({"type": type_, "status": status, "reason": reason, "message": "a message of the usual length about it",
+            "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": format!("node-{n}"), "resourceVersion": "1", "uid": format!("00000000-0000-4000-8003-{n:012x}"),
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"kubernetes.io/os": "linux", "kubernetes.io/hostname": format!("node-{n}")}},
+        "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+        "status": {"addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": format!("node-{n}")}],
+            "conditions": [condition("NetworkUnavailable", "False", "RouteCreated"), condition("Ready", "True", "KubeletReady"),
+                condition("MemoryPressure", "False", "KubeletHasSufficientMemory"), condition("DiskPressure", "False", "KubeletHasNoDiskPressure")]}})
+}
+
 /// A server within this process, over plain HTTP.
 pub struct Server {
     at: SocketAddr,
@@ -215,7 +231,11 @@ fn collection(request: &Request, services: usize) -> (&'static str, &'static str
         "services" => ("Service", "v1", Box::new((0..services).map(service))),
         "endpointslices" => ("EndpointSlice", "discovery.k8s.io/v1", Box::new((0..services).map(|n| slice(n, 0)))),
         "servicecidrs" => ("ServiceCIDR", "networking.k8s.io/v1", Box::new(std::iter::empty())),
-        _ => ("Node", "v1", Box::new(request.name().map(node).into_iter())),
+        _ => match request.name() {
+            Some(name) => ("Node", "v1", Box::new(std::iter::once(node(name)))),
+            // As many as Services, for the pod network.
+            None => ("Node", "v1", Box::new((0..services).map(numbered_node))),
+        },
     }
 }
 

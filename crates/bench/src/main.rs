@@ -11,6 +11,8 @@ mod command;
 mod control_plane;
 #[cfg(target_os = "linux")]
 mod dll;
+#[cfg(target_os = "linux")]
+mod fabric;
 mod figures;
 #[cfg(target_os = "linux")]
 mod functions;
@@ -78,6 +80,13 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     CniPart(cni::Args),
+    /// The pod network between nodes: plans, memory, throughput of its tunnel
+    #[cfg(target_os = "linux")]
+    Fabric(fabric::Args),
+    /// What `fabric` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    FabricPart(fabric::Args),
     /// How long pods do without a network after HNS lost something
     #[cfg(target_os = "linux")]
     Losses(losses::Args),
@@ -159,6 +168,7 @@ fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
     Some(match command {
         Command::HnsPart => hns::part(),
         Command::CniPart(args) => cni::part(args),
+        Command::FabricPart(args) => fabric::part(args),
         Command::LossesPart => losses::part().map(|()| ExitCode::SUCCESS),
         Command::ProxyHnsPart { size, programs } => proxy_hns::part(*size, programs),
         Command::ProxyNftPart { part } => proxy_nft::part(part),
@@ -192,6 +202,8 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::Cni(args) => cni::main(args)?,
         #[cfg(target_os = "linux")]
+        Command::Fabric(args) => fabric::main(args)?,
+        #[cfg(target_os = "linux")]
         Command::Losses(args) => report.table(&losses::title(), |figures| losses::measure(args, figures)),
         Command::KubeProxy(args) => report.table("on the simulator, through one service", |figures| upstream::measure(args, figures)),
         #[cfg(target_os = "linux")]
@@ -205,6 +217,7 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::HnsPart
         | Command::CniPart(_)
+        | Command::FabricPart(_)
         | Command::LossesPart
         | Command::ProxyHnsPart { .. }
         | Command::ProxyNftPart { .. }

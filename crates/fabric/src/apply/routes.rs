@@ -60,6 +60,8 @@ impl fmt::Display for Plan {
 /// `tunnel` is the number of this host's tunnel; without one, what is behind it waits.
 pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Option<u32>) -> Plan {
     let mut plan = Plan::default();
+    // Few, however many nodes there are.
+    let links: Vec<HostRoute> = observed.iter().filter(|route| route.via.is_none()).cloned().collect();
     let mut present: HashMap<IpNet, Vec<&HostRoute>> = HashMap::with_capacity(observed.len());
     for route in observed {
         present.entry(route.dst).or_default().push(route);
@@ -70,7 +72,7 @@ pub fn plan(desired: &BTreeMap<IpNet, Hop>, observed: &[HostRoute], tunnel: Opti
     for (dst, Hop { via, through, node }) in desired {
         let (dst, via, node) = (*dst, *via, node.clone());
         let oif = match through {
-            Through::Network => link_to(via, observed),
+            Through::Network => link_to(via, &links),
             Through::Tunnel => match tunnel {
                 Some(index) => index,
                 None => continue,

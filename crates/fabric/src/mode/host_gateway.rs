@@ -28,6 +28,8 @@ pub(super) fn decide(inputs: &Inputs<'_>, desired: &mut Desired) {
 /// Routes every peer's pods to where `next_hop` says; it must be a neighbour.
 pub(super) fn route_to_neighbours(inputs: &Inputs<'_>, desired: &mut Desired, next_hop: impl Fn(&Peer<'_>) -> Result<IpAddr, Problem>) {
     let mode = inputs.settings.mode;
+    // Few, however many nodes there are.
+    let others: Vec<HostRoute> = inputs.routes.iter().filter(|route| !route.ours).cloned().collect();
     for peer in inputs.peers(desired) {
         let (node, cidr) = (peer.node, peer.cidr);
         let address = match next_hop(&peer) {
@@ -37,7 +39,7 @@ pub(super) fn route_to_neighbours(inputs: &Inputs<'_>, desired: &mut Desired, ne
                 continue;
             }
         };
-        match way(inputs.routes, address) {
+        match way(&others, address) {
             Way::Link => {
                 desired.routes.insert(cidr, Hop { via: address, through: Through::Network, node: node.to_owned() });
             }
