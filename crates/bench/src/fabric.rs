@@ -263,7 +263,12 @@ fn throughput(figures: &mut Figures) -> Result<()> {
         mine.push(stream(&our_pods[0].0, &our_pods[1].0, SocketAddr::new(our_pods[1].1, port))?);
     }
     let (mine, others) = (median(mine) as f64, median(others) as f64);
-    figures.add_detailed("beside the same tunnel made by hand", Amount::percent(mine / others * 100.0), "median of 5", Limit::AtLeast(Amount::percent(85.0)));
+    figures.add_detailed(
+        "beside the same tunnel made by hand",
+        Amount::percent(mine / others * 100.0),
+        "median of 5",
+        Limit::AtLeast(Amount::percent(85.0)),
+    );
     figures.background("ours", Amount::bits_per_second(mine));
     figures.background("by hand", Amount::bits_per_second(others));
     Ok(())

@@ -121,7 +121,7 @@ fn payload(packet: &Packet, id: u16, port: u16, addresses: [Ipv4Addr; 2]) -> Vec
         }
     };
     let pseudo = packet.port.map_or(0, |(protocol, _)| {
-        let [a, b] = addresses.map(|ip| u32::from(ip));
+        let [a, b] = addresses.map(u32::from);
         [a >> 16, a & 0xffff, b >> 16, b & 0xffff, u32::from(protocol.number()), bytes.len() as u32].iter().sum()
     });
     let sum = sum(&bytes, pseudo).to_be_bytes();
