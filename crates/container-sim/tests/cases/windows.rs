@@ -131,7 +131,7 @@ pub async fn faults(node: &Node, dir: &Path) {
     for (fault, words) in [
         ("ep-stuck", "in state 1 (created), without a network adapter"),
         ("lost-object,call=HcnModifyNamespace", "namespace"),
-        ("ep-dup-ip,count=1", "0x1392"),
+        ("ep-dup-ip", "0x1392"),
         ("svc-down,call=HcnCreateNamespace,count=1", "cannot create the pod's namespace in HNS"),
     ] {
         admin.add_fault(&fault.parse().unwrap()).unwrap();
