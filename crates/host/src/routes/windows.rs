@@ -10,9 +10,11 @@ use ipnet::IpNet;
 use windows_sys::Win32::Foundation::{ERROR_FILE_NOT_FOUND, ERROR_NOT_FOUND, ERROR_OBJECT_ALREADY_EXISTS};
 use windows_sys::Win32::NetworkManagement::IpHelper::{
     ConvertInterfaceAliasToLuid, ConvertInterfaceLuidToIndex, CreateIpForwardEntry2, DeleteIpForwardEntry2, FreeMibTable, GetIpForwardTable2,
-    GetIpInterfaceEntry, InitializeIpForwardEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2, MIB_IPINTERFACE_ROW,
+    GetIfEntry, GetIpInterfaceEntry, InitializeIpForwardEntry, MIB_IFROW, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2, MIB_IPINTERFACE_ROW,
 };
 use windows_sys::Win32::Networking::WinSock::{AF_INET, AF_INET6, AF_UNSPEC, MIB_IPPROTO_NETMGMT, SOCKADDR_INET};
+use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleW, GetProcAddress};
+use windows_sys::{s, w};
 
 use super::{HostRoute, Routes, RoutesError, failed, refuse_foreign};
 
@@ -65,6 +67,9 @@ impl Routes for WindowsRoutes {
     }
 
     fn mtu(&self, interface: u32) -> Result<Option<u32>, RoutesError> {
+        if !has_ip_interfaces() {
+            return Ok(link_mtu(interface));
+        }
         let mut row = MIB_IPINTERFACE_ROW { InterfaceIndex: interface, Family: AF_INET, ..Default::default() };
         // SAFETY: `row` is a valid structure that names one interface and family, and is filled by the call.
         match unsafe { GetIpInterfaceEntry(&mut row) } {
@@ -91,6 +96,22 @@ impl Routes for WindowsRoutes {
             code => check(code).map(|()| None).map_err(failed("find an interface", None)),
         }
     }
+}
+
+/// Wine's IP Helper has no `GetIpInterfaceEntry`: there the call would end this process.
+fn has_ip_interfaces() -> bool {
+    // SAFETY: both names end with NUL; a library that this program is linked to stays loaded.
+    unsafe {
+        let library = GetModuleHandleW(w!("iphlpapi.dll"));
+        !library.is_null() && GetProcAddress(library, s!("GetIpInterfaceEntry")).is_some()
+    }
+}
+
+/// The MTU of an interface's link, which is that of IP where nobody made it smaller.
+fn link_mtu(interface: u32) -> Option<u32> {
+    let mut row = MIB_IFROW { dwIndex: interface, ..Default::default() };
+    // SAFETY: `row` is a valid structure that names one interface, and is filled by the call.
+    (unsafe { GetIfEntry(&mut row) } == 0).then_some(row.dwMtu)
 }
 
 pub(crate) fn check(code: u32) -> io::Result<()> {
