@@ -427,6 +427,7 @@ fn loopback_dsr_is_a_policy_of_its_own() {
 }
 
 mod azure;
+mod beside_upstream;
 mod killed;
 #[cfg(target_os = "linux")]
 mod machine;
