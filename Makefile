@@ -15,7 +15,7 @@ WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
 PROOFS := $(TARGET)/proofs
 
-.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-proxy bench-policy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
 
 up: setup build
 	$(TARGET)/up/mullion up $(UP)
@@ -97,7 +97,7 @@ bench: setup release
 	tools/windows-cargo build --release -p hcn-dll --features one-lock
 	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll
 	tools/windows-cargo build --release -p hcn-dll
-	$(MAKE) -k bench-cluster bench-api bench-hns bench-cni bench-proxy bench-policy bench-dll bench-upstream
+	$(MAKE) -k bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-dll bench-upstream
 
 bench-cluster:
 	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; up=$$?; \
@@ -117,6 +117,10 @@ bench-hns:
 # The CNI plug-ins beside Debian's.
 bench-cni:
 	$(TARGET)/release/bench cni --cni $(TARGET)/release/mullion-cni --mullion $(TARGET)/release/mullion
+
+# The pod network between nodes.
+bench-fabric:
+	$(TARGET)/release/bench fabric --mullion $(TARGET)/release/mullion
 
 bench-proxy:
 	$(TARGET)/release/bench proxy-hns --mullion $(TARGET)/release/mullion; hns=$$?; \
