@@ -94,7 +94,7 @@ pub fn copies(cluster: &Cluster) {
     let output = cluster.try_kubectl(&["cp", "desk:/no-such-file", &text(&place.join("none"))], "");
     assert!(!place.join("none").exists(), "{output:?}");
     let output = cluster.try_kubectl(&["exec", "desk", "--", "tar", "cf", "-", "/no-such-file"], "");
-    assert!(output.code == Some(1) && output.err.contains("tar: /no-such-file: File not found."), "{output:?}");
+    assert!(output.code == Some(1) && output.err.contains("tar: /no-such-file: The system cannot find the file specified."), "{output:?}");
 }
 
 /// `ipconfig /all` shows the pod's adapter: its address, the way out, and the cluster's DNS server.
