@@ -6,7 +6,8 @@
 //! `CNI_NETNS` is an HCN namespace's GUID.
 //! Differences from upstream: a repeated ADD never calls IPAM, so a failure in it cannot free a live address; DEL
 //! cleans HNS and IPAM both before it reports; ADD succeeds only when the endpoint has its adapter ([`verify`]);
-//! CHECK repairs what HNS lost ([`repair`]); an address is not given out again while HNS shows an endpoint that has it ([`rest`]); GC and STATUS do their work; one merged OutBoundNAT policy.
+//! CHECK repairs what HNS lost ([`repair`]); an address is not given out again while HNS shows an endpoint that has it
+//! ([`rest`]); GC and STATUS do their work; one merged OutBoundNAT policy.
 
 mod config;
 mod network;
@@ -28,6 +29,8 @@ use network::find_network;
 
 /// The owner mark of endpoints made here.
 pub const OWNER: &str = "mullion";
+/// How many addresses an ADD tries where others' endpoints have them. The next ADD goes on behind them.
+const MOST_TRIES: usize = 16;
 
 /// Which plug-in it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,7 +141,7 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
     let features = || client.features().map_err(|e| hns("read the version of the Host Networking Service", &e));
     config.loopback_dsr = config.loopback_dsr && features()?.dsr;
     let config = &config;
-    let mut tried = None;
+    let mut tried = Vec::new();
     loop {
         let addresses = ipam::delegate(request, Command::Add)?;
         let has_ipv6 = addresses.iter().flat_map(|result| &result.ips).any(|ip| ip.address.addr().is_ipv6());
@@ -161,10 +164,10 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
         }
         // Somebody else's endpoint has the address: another one is tried, as long as address management has others.
         let address = addresses.as_ref().and_then(AddResult::primary_ip);
-        if !is_taken || address.is_none() || address == tried {
+        let Some(address) = address.filter(|address| is_taken && tried.len() < MOST_TRIES && !tried.contains(address)) else {
             return Err(error);
-        }
-        tried = tried.or(address);
+        };
+        tried.push(address);
     }
 }
 

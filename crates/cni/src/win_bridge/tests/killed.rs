@@ -141,6 +141,22 @@ fn an_address_that_hns_has_is_not_given_out() {
     assert_eq!((error.code, left(&host)), (code::HOST_NETWORK, before), "{error:?}");
 }
 
+/// A service that refuses every address is asked for some, not for all that address management has.
+#[test]
+fn an_add_tries_a_bounded_number_of_addresses() {
+    let host = Host::new();
+    let namespace = host.make_namespace().to_string();
+    fault(&host, "ep-dup-ip");
+    host.simulator.controls().calls.reset();
+    let error = host.call(Command::Add, "a", &namespace, host.conf()).unwrap_err();
+    let counters = host.simulator.controls().calls.counters();
+    let creates = counters.into_iter().find(|(call, _)| call.contains("CreateEndpoint")).unwrap().1.calls;
+    assert_eq!((creates, error.code, left(&host)), (MOST_TRIES as u64 + 1, code::HOST_NETWORK, Vec::new()), "{error:?}");
+    host.simulator.clear_faults();
+    let result = host.call(Command::Add, "a", &namespace, host.conf()).unwrap().unwrap();
+    assert_eq!(result.primary_ip().unwrap().to_string(), "10.10.187.87", "the one behind those that were tried");
+}
+
 /// Calls that change nothing in HNS, but for opening and closing, and those that do.
 #[test]
 fn an_add_asks_hns_five_times_and_a_del_four() {
