@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ async fn explain(args: &ExplainArgs) -> Result<Value> {
     };
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let pod = Api::<Pod>::namespaced(client.clone(), &namespace).get(&args.pod).await;
-    let pod = pod.with_context(|| format!("cannot read pod {} of namespace {namespace}", args.pod))?;
+    let pod = pod.map_err(|error| refused(format!("cannot read pod {} of namespace {namespace}", args.pod), error))?;
     let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
         return Ok(unscheduled(&pod));
     };
@@ -42,7 +43,15 @@ async fn explain(args: &ExplainArgs) -> Result<Value> {
         Err(kube::Error::Api(status)) if status.code == 404 => {
             Err(anyhow!("the agent of node {node} does not have pod {}: it is new, or ends just now; ask again", args.pod))
         }
-        Err(error) => Err(anyhow::Error::new(error).context(format!("cannot ask the agent of node {node}"))),
+        Err(error) => Err(refused(format!("cannot ask the agent of node {node}"), error)),
+    }
+}
+
+/// An error of a request, with the API server's own words where it answered.
+fn refused(what: String, error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow!("{what}: {}", status.message.trim_end()),
+        error => anyhow::Error::new(error).context(what),
     }
 }
 
@@ -93,8 +102,8 @@ fn render(document: &Value) -> String {
     for call in document["runtimeCalls"].as_array().into_iter().flatten() {
         let _ = writeln!(out, "  The container runtime has not answered {} for {} s.", plain(&call["call"]), call["seconds"]);
     }
-    if let Some(at) = document["nextLook"].as_str() {
-        let _ = writeln!(out, "\n  Without news the agent looks again at {at}.");
+    if let Some(at) = document["nextLook"].as_str().and_then(|at| at.parse::<Timestamp>().ok()) {
+        let _ = writeln!(out, "\n  Without news the agent looks again at {at:.0}.");
     }
     out
 }
@@ -117,10 +126,18 @@ mod tests {
             {"step": "start", "of": "web", "progress": "not-yet", "detail": ""},
         ]);
         let calls = json!([{"call": "PullImage", "seconds": 40}]);
-        let document =
-            json!({"namespace": "shop", "pod": "iis", "node": "win01", "phase": "Pending", "ready": false, "steps": steps, "runtimeCalls": calls});
-        let want = "pod shop/iis on win01 is not Ready (Pending)\n\n  done     admission  the node took the pod\n  failed   image web  ErrImagePull: [31m not found\n  not-yet  start web\n  The container runtime has not answered PullImage for 40 s.\n";
+        let mut document = json!({"namespace": "shop", "pod": "iis", "node": "win01", "phase": "Pending", "ready": false, "steps": steps});
+        document["runtimeCalls"] = calls;
+        document["nextLook"] = json!("2026-11-25T01:54:56.998429Z");
+        let want = "pod shop/iis on win01 is not Ready (Pending)\n\n  done     admission  the node took the pod\n  failed   image web  ErrImagePull: [31m not found\n  not-yet  start web\n  The container runtime has not answered PullImage for 40 s.\n\n  Without news the agent looks again at 2026-11-25T01:54:56Z.\n";
         assert_eq!(render(&document), want);
+    }
+
+    #[test]
+    fn an_error_has_the_words_of_the_api_server_once() {
+        let status = kube::core::Status::failure("pods \"nosuch\" not found", "NotFound").with_code(404).boxed();
+        let error = refused("cannot read pod nosuch of namespace default".to_owned(), kube::Error::Api(status));
+        assert_eq!(format!("{error:#}"), "cannot read pod nosuch of namespace default: pods \"nosuch\" not found");
     }
 
     #[test]

@@ -259,7 +259,8 @@ impl Steps<'_> {
         match run.state {
             State::Running => {
                 let age = run.started_at.map(|at| format!(" for {}", rounded(self.now.duration_since(at)))).unwrap_or_default();
-                self.push("start", of, Progress::Done, format!("it runs{age}, {} restarts", run.restarts));
+                let restarts = if run.restarts == 1 { "1 restart".to_owned() } else { format!("{} restarts", run.restarts) };
+                self.push("start", of, Progress::Done, format!("it runs{age}, {restarts}"));
             }
             State::Exited => {
                 let why = if run.reason.is_empty() { String::new() } else { format!(" ({})", run.reason) };
