@@ -23,9 +23,10 @@ impl Host {
         self.simulator.with_state(|state| (state.balancers.len(), state.endpoints.len()))
     }
 
-    /// The VIPs of creates, in their order.
+    /// The VIPs of creates, in the order in which the service got them: the log has them as they end.
     fn created(&self, proxy: &Proxy) -> Vec<VipKey> {
-        let calls = self.calls();
+        let mut calls = self.calls();
+        calls.sort_by_key(|call| call.number);
         let ids = calls.iter().filter(|call| call.call == "HcnCreateLoadBalancer").filter_map(|call| call.id);
         ids.filter_map(|id| proxy.table.iter().map(|(key, _)| *key).find(|key| load_balancer_id(UID, key) == id)).collect()
     }
@@ -69,8 +70,8 @@ async fn objects_lost_in_a_restart_are_recreated_dns_and_api_server_first() {
         let order = host.created(&proxy);
         if loss == "restart-loses-lbs" {
             let urgent = [key(Some("10.97.0.2"), 443), key(Some("10.97.0.10"), 53)];
-            // Begun first; on a busy machine the threads of others may be done with many before. By address they would be the last.
-            assert!(urgent.iter().all(|key| order[..order.len() * 7 / 8].contains(key)), "{order:?}");
+            // Begun first; on a busy machine the threads of others may reach the service before. By address they would be the last.
+            assert!(urgent.iter().all(|key| order[..order.len() / 2].contains(key)), "{order:?}");
         }
     }
     parity::proved(parity::Hns, &["#110674"]);
