@@ -11,6 +11,8 @@
 pub mod apply;
 pub mod calico;
 pub mod conf;
+#[cfg(test)]
+mod examples;
 pub mod flannel;
 pub mod hns;
 pub mod mode;

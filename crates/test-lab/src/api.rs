@@ -187,6 +187,11 @@ pub struct ScriptedApi {
 impl ScriptedApi {
     /// With one watch of each kind; a watch that is asked for again stays silent.
     pub fn new(kinds: &'static [Kind]) -> Self {
+        Self::with(kinds, |_| None)
+    }
+
+    /// The same, with answers of the test's own to some of the requests that write nothing.
+    pub fn with(kinds: &'static [Kind], answer: impl Fn(&Seen) -> Option<Reply> + Send + Sync + 'static) -> Self {
         let (watches, lines): (HashMap<_, _>, HashMap<_, _>) = kinds
             .iter()
             .map(|(path, ..)| {
@@ -201,6 +206,9 @@ impl ScriptedApi {
                 // A test that reads no writes is fine.
                 let _ = written.send(request.body.clone());
                 return Reply::json(201, request.body.clone());
+            }
+            if let Some(reply) = answer(request) {
+                return reply;
             }
             let lines = lines.lock().expect("no test panics here").remove(request.path.as_str());
             lines.map_or_else(|| Reply::watch(Vec::new(), true), Reply::live)

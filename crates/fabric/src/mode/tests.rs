@@ -1,4 +1,5 @@
 use super::*;
+use crate::examples;
 use crate::flannel::Announcement;
 
 fn nodes(list: &[(&str, &[&str], &[&str])]) -> BTreeMap<String, NodeRow> {
@@ -27,16 +28,10 @@ fn settings(mode: Mode, role: Role) -> Settings {
 
 fn pods(attachment: Attachment) -> Role {
     Role::Node(Box::new(PodSettings {
-        attachment,
-        cluster_uid: "uid".into(),
-        network_name: "mullion".into(),
         service_cidrs: vec!["10.96.0.0/12".parse().unwrap(), "fd01::/112".parse().unwrap()],
         lans: vec!["10.240.0.0/24".parse().unwrap(), "fd00::/64".parse().unwrap()],
-        dns_ip: "10.96.0.10".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        cni_conf_dir: "/conf".into(),
-        ipam_dir: None,
         subnet_env: Some("/run/flannel/subnet.env".into()),
+        ..examples::pods(attachment)
     }))
 }
 

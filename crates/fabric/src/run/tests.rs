@@ -11,6 +11,7 @@ use test_lab::until_async;
 
 use super::*;
 use crate::conf;
+use crate::examples;
 use crate::mode::{Attachment, Mode, PodSettings, Vxlan};
 
 const NODES: &str = "/api/v1/nodes";
@@ -72,16 +73,9 @@ impl MemoryRoutes {
 
 pub(super) fn config(client: &Client, routes: &Arc<MemoryRoutes>, hcn: &HcnClient, dir: &std::path::Path) -> Config {
     let pods = PodSettings {
-        attachment: Attachment::Windows { adapter: "Ethernet".into(), loopback_dsr: true },
-        cluster_uid: "uid".into(),
-        network_name: "mullion".into(),
-        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
-        lans: vec!["10.240.0.0/24".parse().unwrap()],
-        dns_ip: "10.96.0.10".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
         cni_conf_dir: dir.to_owned(),
-        ipam_dir: None,
         subnet_env: Some(dir.join("run/subnet.env")),
+        ..examples::pods(Attachment::Windows { adapter: "Ethernet".into(), loopback_dsr: true })
     };
     Config {
         client: client.clone(),

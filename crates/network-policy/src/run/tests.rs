@@ -1,19 +1,15 @@
-use std::collections::HashMap;
-use std::sync::Mutex;
-
 use hcn::{EndpointPolicy, Guid, HcnClient, HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
 use hns_sim::Simulator;
 use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use serde_json::{Value, json};
-use test_lab::api::{Reply, end_of_list, event, fake_client};
+use test_lab::api::{Kind, Reply, ScriptedApi};
 use test_lab::until_async;
-use tokio::sync::mpsc;
 
 use super::*;
 use crate::hns::{Hns, rules};
 
-const KINDS: [(&str, &str, &str); 5] = [
+const KINDS: &[Kind] = &[
     ("/api/v1/namespaces", "v1", "Namespace"),
     ("/api/v1/nodes", "v1", "Node"),
     ("/api/v1/pods", "v1", "Pod"),
@@ -23,38 +19,24 @@ const KINDS: [(&str, &str, &str); 5] = [
 
 /// An API whose watches have the lines that a test sends, and a host whose HNS has one endpoint, 192.168.1.5.
 struct World {
-    watches: HashMap<&'static str, mpsc::UnboundedSender<Value>>,
-    writes: mpsc::UnboundedReceiver<Value>,
-    client: Client,
+    api: ScriptedApi,
     hcn: HcnClient,
     endpoint: Guid,
     _simulator: Simulator,
 }
 
 impl World {
+    /// With ClusterNetworkPolicies only where their kind is installed.
     async fn new(cluster_policies: bool) -> Self {
-        let (watches, lines): (HashMap<_, _>, HashMap<_, _>) = KINDS
-            .iter()
-            .map(|(path, ..)| {
-                let (sender, lines) = mpsc::unbounded_channel();
-                ((*path, sender), (*path, lines))
-            })
-            .unzip();
-        let lines = Mutex::new(lines);
-        let (written, writes) = mpsc::unbounded_channel();
-        let client = fake_client(move |request| {
-            if request.method != "GET" {
-                let _ = written.send(request.body.clone());
-                return Reply::json(201, request.body.clone());
+        let kinds = if cluster_policies { KINDS } else { &KINDS[..4] };
+        let api = ScriptedApi::with(kinds, move |request| {
+            if request.path != "/apis/policy.networking.k8s.io/v1alpha2" {
+                return None;
             }
-            if request.path == "/apis/policy.networking.k8s.io/v1alpha2" {
-                let resource =
-                    json!({"name": "clusternetworkpolicies", "singularName": "", "kind": "ClusterNetworkPolicy", "namespaced": false, "verbs": []});
-                let list = json!({"groupVersion": "policy.networking.k8s.io/v1alpha2", "resources": [resource]});
-                return if cluster_policies { Reply::json(200, list) } else { Reply::status(404, "not found") };
-            }
-            let lines = lines.lock().unwrap().remove(request.path.as_str());
-            lines.map_or_else(|| Reply::watch(Vec::new(), true), Reply::live)
+            let resource =
+                json!({"name": "clusternetworkpolicies", "singularName": "", "kind": "ClusterNetworkPolicy", "namespaced": false, "verbs": []});
+            let list = json!({"groupVersion": "policy.networking.k8s.io/v1alpha2", "resources": [resource]});
+            Some(if cluster_policies { Reply::json(200, list) } else { Reply::status(404, "not found") })
         });
         let kernel = NoKernel { management: Some("10.240.0.12".parse().unwrap()), survived: true };
         let simulator = Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(13, 3)), None).unwrap();
@@ -63,14 +45,14 @@ impl World {
         let network = hcn.create_network(Guid::random(), &HostComputeNetwork::new("mullion", NetworkType::L2Bridge, subnet)).await.unwrap();
         let endpoint = HostComputeEndpoint::local("pod", "192.168.1.5/24".parse().unwrap(), None);
         let endpoint = hcn.create_endpoint(&network.id, Guid::random(), &endpoint).await.unwrap().id;
-        Self { watches, writes, client, hcn, endpoint, _simulator: simulator }
+        Self { api, hcn, endpoint, _simulator: simulator }
     }
 
     /// Starts the policies of node `win01`, and ends the lists.
-    fn start(&self, kinds: usize) -> (Gate, watch::Receiver<Status>, Metrics) {
+    fn start(&self) -> (Gate, watch::Receiver<Status>, Metrics) {
         let ((gate, gates), (status, seen), metrics) = (gate(), watch::channel(Status::default()), Metrics::default());
         let config = Config {
-            client: self.client.clone(),
+            client: self.api.client.clone(),
             api: ApiServer::default(),
             node_name: "win01".to_owned(),
             backend: Backend::Hns { hns: Hns::new(self.hcn.clone()), changes: None },
@@ -80,16 +62,14 @@ impl World {
             gate: Some(gates),
         };
         tokio::spawn(run(config, std::future::pending()));
-        for (path, version, kind) in &KINDS[..kinds] {
-            self.watches[path].send(end_of_list(version, kind, "1")).unwrap();
-        }
+        self.api.listed();
         (gate, seen, metrics)
     }
 
     fn send(&self, at: usize, name: &str, namespace: Option<&str>, rest: Value) {
         let mut object = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "2", "uid": name}});
         rest.as_object().unwrap().iter().for_each(|(key, value)| object[key] = value.clone());
-        self.watches[KINDS[at].0].send(event("ADDED", object)).unwrap();
+        self.api.send(KINDS[at].0, "ADDED", object);
     }
 
     async fn rules(&self) -> usize {
@@ -102,7 +82,7 @@ impl World {
 async fn a_pod_waits_at_the_gate_until_its_rules_are_in_effect() {
     let world = World::new(false).await;
     world.send(3, "deny", Some("default"), json!({"spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}));
-    let (gate, mut status, metrics) = world.start(4);
+    let (gate, mut status, metrics) = world.start();
     status.wait_for(|status| status.ready).await.unwrap();
     assert_eq!(status.borrow().policies.len(), 1, "it is in effect, on no pod yet");
     let waits = tokio::spawn(gate.opened(Key::new("default", "web"), vec!["192.168.1.5".parse().unwrap()]));
@@ -125,12 +105,12 @@ async fn what_a_policy_gets_wrong_is_an_event_and_the_rest_holds() {
     world.send(2, "web", Some("default"), json!({"spec": {"nodeName": "win01", "containers": []}, "status": {"podIP": "192.168.1.5"}}));
     let from = json!([{"ipBlock": {"cidr": "10.0.0.0/33"}}, {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["nowhere"]}}, {"podSelector": {}}]);
     world.send(3, "odd", Some("default"), json!({"spec": {"podSelector": {}, "ingress": [{"from": from, "ports": [{"port": 0}, {"port": 80}]}]}}));
-    let (_gate, mut status, _) = world.start(5);
+    let (_gate, mut status, _) = world.start();
     status.wait_for(|status| status.ready && status.problems.len() == 3).await.unwrap();
     assert!(world.rules().await > 0);
     let mut seen = Vec::new();
     while seen.len() < 3 {
-        let event = world.writes.recv().await.unwrap();
+        let event = world.api.writes.recv().await.unwrap();
         assert_eq!((&event["reason"], &event["involvedObject"]["name"]), (&json!("PolicyNotUnderstood"), &json!("odd")));
         seen.push(event["message"].as_str().unwrap().to_owned());
     }

@@ -9,8 +9,9 @@ use test_lab::net::{self, Lan};
 
 use super::*;
 use crate::apply::routes;
+use crate::examples;
 use crate::flannel::Mac;
-use crate::mode::{self, Attachment, Desired, Hop, HostState, Inputs, Mode, PodSettings, Role, Settings, Uplink};
+use crate::mode::{self, Desired, Hop, HostState, Inputs, Mode, Role, Settings, Uplink};
 use crate::rows::NodeRow;
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,18 +35,7 @@ fn nodes() -> BTreeMap<String, NodeRow> {
 
 /// What the mode wants of this node.
 fn ours(device: u32) -> Desired {
-    let pods = PodSettings {
-        attachment: Attachment::Linux { bridge: "cni0".into() },
-        cluster_uid: "uid".into(),
-        network_name: "mullion".into(),
-        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
-        lans: vec!["10.240.0.0/24".parse().unwrap()],
-        dns_ip: "10.96.0.10".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        cni_conf_dir: "/conf".into(),
-        ipam_dir: None,
-        subnet_env: None,
-    };
+    let pods = examples::pods(examples::bridge());
     let settings = Settings {
         mode: Mode::Vxlan,
         vxlan: mode::Vxlan::default(),

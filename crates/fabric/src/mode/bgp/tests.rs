@@ -6,7 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::calico::{Configuration, Pool, ResourcePeer};
-use crate::mode::{Attachment, HostState, Mode, Settings, Vxlan, desired};
+use crate::examples;
+use crate::mode::{HostState, Mode, Settings, Vxlan, desired};
 
 /// Nodes `a` to `d`, of which `c` has an AS of its own and `d` two addresses.
 fn nodes() -> BTreeMap<String, NodeRow> {
@@ -29,18 +30,7 @@ fn nodes() -> BTreeMap<String, NodeRow> {
 }
 
 fn settings() -> Settings {
-    let pods = PodSettings {
-        attachment: Attachment::Linux { bridge: "cni0".into() },
-        cluster_uid: "uid".into(),
-        network_name: "mullion".into(),
-        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
-        lans: vec!["10.240.0.0/24".parse().unwrap()],
-        dns_ip: "10.96.0.10".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        cni_conf_dir: "/conf".into(),
-        ipam_dir: None,
-        subnet_env: None,
-    };
+    let pods = examples::pods(examples::bridge());
     let cluster_cidrs = vec!["192.168.0.0/16".parse().unwrap(), "fd01::/16".parse().unwrap()];
     Settings { mode: Mode::Bgp, vxlan: Vxlan::default(), bgp: Bgp::default(), node_name: "a".into(), cluster_cidrs, role: Role::Node(Box::new(pods)) }
 }

@@ -14,6 +14,7 @@ use test_lab::server::Keys;
 use test_lab::until_async;
 
 use super::*;
+use crate::examples;
 use crate::mode;
 use crate::run::tests::{MemoryRoutes, config};
 use crate::run::{Config, run};
@@ -29,18 +30,7 @@ fn settings(mode: Mode, node: &str, role: Role) -> Settings {
 }
 
 fn node_role() -> Role {
-    Role::Node(Box::new(mode::PodSettings {
-        attachment: mode::Attachment::Linux { bridge: "cni0".into() },
-        cluster_uid: "uid".into(),
-        network_name: "mullion".into(),
-        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
-        lans: vec!["10.240.0.0/24".parse().unwrap()],
-        dns_ip: "10.96.0.10".parse().unwrap(),
-        cluster_domain: "cluster.local".into(),
-        cni_conf_dir: "/conf".into(),
-        ipam_dir: None,
-        subnet_env: None,
-    }))
+    Role::Node(Box::new(examples::pods(examples::bridge())))
 }
 
 /// Each condition as one line.
