@@ -4,8 +4,9 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use linux_sys::netlink::{Route, Rtnl};
+use linux_sys::netlink::{BridgePort, Route, Rtnl};
 use linux_sys::ns::NetNs;
+use linux_sys::sysctl;
 
 use crate::LIMIT;
 
@@ -40,6 +41,29 @@ pub fn neighbour(here: (&str, &[&str]), there: (&str, &[&str])) -> NetNs {
 /// Adds a route to `prefix` by way of `gateway`.
 pub fn route(rtnl: &Rtnl, prefix: &str, gateway: &str) {
     rtnl.add_route(&Route::new(prefix.parse().unwrap()).via(gateway.parse().unwrap())).unwrap();
+}
+
+/// A pod of a Linux node with addresses of both families, 10.1.0.N and fd00:1::N with `n` + 2 for N: a namespace whose link's other end is
+/// `podN` on `bridge`. Its gateways end with 1. IPv6 has no proxy for neighbours of an isolated port, so all of it goes through the node.
+pub fn pod(node: &Rtnl, bridge: u32, n: usize, port: BridgePort) -> NetNs {
+    let ns = NetNs::new_anonymous().unwrap();
+    for name in ["accept_dad", "accept_redirects"] {
+        sysctl::set_in(&ns, &format!("net.ipv6.conf.default.{name}"), "0").unwrap();
+    }
+    let name = format!("pod{n}");
+    node.add_veth(&name, "eth0", Some(&ns)).unwrap();
+    let index = node.link(&name).unwrap().unwrap().index;
+    node.set_master(index, Some(bridge)).unwrap();
+    node.set_bridge_port(index, port).unwrap();
+    node.set_up(index).unwrap();
+    let inside = Rtnl::open_in(&ns).unwrap();
+    set_up(&inside, "lo", &[]);
+    let eth0 = set_up(&inside, "eth0", &[&format!("10.1.0.{}/24", n + 2), &format!("fd00:1::{}/128", n + 2)]);
+    route(&inside, "0.0.0.0/0", "10.1.0.1");
+    inside.add_route(&Route::new("fd00:1::1/128".parse().unwrap()).oif(eth0)).unwrap();
+    inside.add_route(&Route::new("::/0".parse().unwrap()).via("fd00:1::1".parse().unwrap()).oif(eth0)).unwrap();
+    settle(&ns);
+    ns
 }
 
 /// A LAN 10.240.0.0/24: a bridge in a namespace of its own, which is also the router at 10.240.0.1.

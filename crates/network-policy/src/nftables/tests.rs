@@ -1,7 +1,6 @@
-use std::net::IpAddr;
 use std::time::Duration;
 
-use linux_sys::netlink::{BridgePort, Route, Rtnl};
+use linux_sys::netlink::{BridgePort, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
 use linux_sys::sysctl;
 use serde_json::json;
@@ -22,29 +21,8 @@ struct Lab {
     backend: Nftables,
 }
 
-fn ip(text: &str) -> IpAddr {
-    text.parse().unwrap()
-}
-
 fn pod_on(node: &Rtnl, bridge: u32, n: usize) -> NetNs {
-    let ns = NetNs::new_anonymous().unwrap();
-    for name in ["accept_dad", "accept_redirects"] {
-        sysctl::set_in(&ns, &format!("net.ipv6.conf.default.{name}"), "0").unwrap();
-    }
-    let name = format!("pod{n}");
-    node.add_veth(&name, "eth0", Some(&ns)).unwrap();
-    let port = node.link(&name).unwrap().unwrap().index;
-    node.set_master(port, Some(bridge)).unwrap();
-    node.set_bridge_port(port, BridgePort { isolated: Some(true), ..BridgePort::default() }).unwrap();
-    node.set_up(port).unwrap();
-    let inside = Rtnl::open_in(&ns).unwrap();
-    net::set_up(&inside, "lo", &[]);
-    net::set_up(&inside, "eth0", &[&format!("10.1.0.{}/24", n + 2)]);
-    net::route(&inside, "0.0.0.0/0", "10.1.0.1");
-    let eth0 = net::set_up(&inside, "eth0", &[&format!("fd00:1::{}/128", n + 2)]);
-    inside.add_route(&Route::new("fd00:1::1/128".parse().unwrap()).oif(eth0)).unwrap();
-    inside.add_route(&Route::new("::/0".parse().unwrap()).via(ip("fd00:1::1")).oif(eth0)).unwrap();
-    net::settle(&ns);
+    let ns = net::pod(node, bridge, n, BridgePort { isolated: Some(true), ..BridgePort::default() });
     for port in [80, 81] {
         net::greet(&ns, &format!("[::]:{port}"), move |_| format!("pod{n}"));
     }

@@ -54,29 +54,8 @@ impl Lab {
         ] {
             sysctl::set(&format!("net.ipv4.{}", name.replace('/', ".")), value).unwrap();
         }
-        let pods = (0..pods)
-            .map(|n| {
-                let ns = NetNs::new_anonymous().unwrap();
-                for name in ["accept_dad", "accept_redirects"] {
-                    sysctl::set_in(&ns, &format!("net.ipv6.conf.default.{name}"), "0").unwrap();
-                }
-                let name = format!("pod{n}");
-                node.add_veth(&name, "eth0", Some(&ns)).unwrap();
-                let port = node.link(&name).unwrap().unwrap().index;
-                node.set_master(port, Some(bridge)).unwrap();
-                node.set_bridge_port(port, BridgePort { isolated: Some(isolated), hairpin: Some(!isolated), ..BridgePort::default() }).unwrap();
-                node.set_up(port).unwrap();
-                let inside = Rtnl::open_in(&ns).unwrap();
-                net::set_up(&inside, "eth0", &[&format!("10.1.0.{}/24", n + 2)]);
-                net::route(&inside, "0.0.0.0/0", "10.1.0.1");
-                // IPv6 has no proxy for neighbours of an isolated port: everything goes through the node.
-                let eth0 = net::set_up(&inside, "eth0", &[&format!("fd00:1::{}/128", n + 2)]);
-                inside.add_route(&Route::new("fd00:1::1/128".parse().unwrap()).oif(eth0)).unwrap();
-                inside.add_route(&Route::new("::/0".parse().unwrap()).via(ip("fd00:1::1")).oif(eth0)).unwrap();
-                net::settle(&ns);
-                ns
-            })
-            .collect();
+        let port = BridgePort { isolated: Some(isolated), hairpin: Some(!isolated), ..BridgePort::default() };
+        let pods = (0..pods).map(|n| net::pod(&node, bridge, usize::from(n), port)).collect();
         let world = NetNs::new_anonymous().unwrap();
         sysctl::set_in(&world, "net.ipv6.conf.default.accept_dad", "0").unwrap();
         node.add_veth("up0", "world0", Some(&world)).unwrap();
