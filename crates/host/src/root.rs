@@ -48,6 +48,11 @@ pub enum HostError {
 }
 
 impl HostError {
+    /// Whether the operating system did not permit it.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, HostError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// Whether something simply does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, HostError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -1,5 +1,7 @@
 //! Names that controllers and node agents derive alike from a CSI volume (pkg/volume/csi).
 
+pub mod migration;
+
 use sha2::{Digest as _, Sha256};
 
 /// What the names of CSI volumes in a node's status begin with.

@@ -5,16 +5,20 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use kube::Api;
+use kube_rules::csi::migration::MigrationError;
 
 use crate::error::ApiError;
 use crate::pod::admit::reaches_volume;
 use crate::volumes::csi::CsiVolume;
+use crate::volumes::flexvolume::FlexVolume;
 
 /// A claimed volume of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claimed {
     /// Name of the persistent volume.
     pub volume: String,
+    /// Name of the claim.
+    pub claim: String,
     pub source: Source,
 }
 
@@ -25,6 +29,8 @@ pub(crate) enum Source {
     Path(HostPathVolumeSource),
     /// Made by a driver.
     Csi(Box<CsiVolume>),
+    /// Made by a flexvolume driver.
+    Flex(Box<FlexVolume>),
 }
 
 /// Why a pod's claims give it no volume.
@@ -36,8 +42,12 @@ pub(crate) enum ClaimError {
     Process { volume: String, claim: String, source: Box<BindingError> },
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : no matching NodeSelectorTerms")]
     NodeAffinity { volume: String },
-    #[error("MountVolume.SetUp failed for volume {volume:?} : this node agent mounts persistent volumes of type csi, hostPath and local only")]
+    #[error(
+        "MountVolume.SetUp failed for volume {volume:?} : this node agent mounts persistent volumes of type csi, flexVolume, hostPath and local only"
+    )]
     Unsupported { volume: String },
+    #[error("MountVolume.SetUp failed for volume {volume:?} :")]
+    Migration { volume: String, source: MigrationError },
 }
 
 /// Why a claim is not bound to a volume for this pod.
@@ -81,7 +91,7 @@ pub(crate) async fn resolve(client: &kube::Client, pod: &Pod, node: Option<&Node
         let found =
             found.map_err(|error| ClaimError::Process { volume: volume.name.clone(), claim: format!("{ns}/{name}"), source: error.into() })?;
         let read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
-        out.insert(volume.name.clone(), place(&found, read_only, node)?);
+        out.insert(volume.name.clone(), place(&name, &found, read_only, node)?);
     }
     Ok(out)
 }
@@ -132,7 +142,7 @@ fn check_binding(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Re
 }
 
 /// What a volume is on this node.
-fn place(volume: &PersistentVolume, read_only: bool, node: Option<&Node>) -> Result<Claimed, ClaimError> {
+fn place(claim: &str, volume: &PersistentVolume, read_only: bool, node: Option<&Node>) -> Result<Claimed, ClaimError> {
     let name = volume.metadata.name.clone().unwrap_or_default();
     let spec = volume.spec.clone().unwrap_or_default();
     if let (Some(node), Some(required)) = (node, spec.node_affinity.as_ref().and_then(|a| a.required.as_ref()))
@@ -140,13 +150,15 @@ fn place(volume: &PersistentVolume, read_only: bool, node: Option<&Node>) -> Res
     {
         return Err(ClaimError::NodeAffinity { volume: name });
     }
-    let source = match (spec.host_path, spec.local, CsiVolume::persistent(volume, read_only)) {
+    let driver = CsiVolume::persistent(volume, read_only).map_err(|source| ClaimError::Migration { volume: name.clone(), source })?;
+    let source = match (spec.host_path, spec.local, driver, FlexVolume::persistent(volume, read_only)) {
         (Some(source), ..) => Source::Path(source),
-        (None, Some(local), _) => Source::Path(HostPathVolumeSource { path: local.path, type_: Some("Directory".into()) }),
-        (None, None, Some(volume)) => Source::Csi(Box::new(volume)),
-        (None, None, None) => return Err(ClaimError::Unsupported { volume: name }),
+        (None, Some(local), ..) => Source::Path(HostPathVolumeSource { path: local.path, type_: Some("Directory".into()) }),
+        (None, None, Some(volume), _) => Source::Csi(Box::new(volume)),
+        (None, None, None, Some(volume)) => Source::Flex(Box::new(volume)),
+        (None, None, None, None) => return Err(ClaimError::Unsupported { volume: name }),
     };
-    Ok(Claimed { volume: name, source })
+    Ok(Claimed { volume: name, claim: claim.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -193,12 +205,12 @@ mod tests {
     #[test]
     fn places() {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "win01", "labels": {"zone": "a"}}})).unwrap();
-        let of = |spec| place(&volume(spec), false, Some(&node));
+        let of = |spec| place("c", &volume(spec), false, Some(&node));
         let path = |path: &str, kind: Option<&str>| Source::Path(HostPathVolumeSource { path: path.into(), type_: kind.map(Into::into) });
         assert_eq!(of(json!({"hostPath": {"path": "D:/"}})).unwrap().source, path("D:/", None));
         assert_eq!(of(json!({"local": {"path": "/x"}})).unwrap().source, path("/x", Some("Directory")));
         assert!(matches!(of(json!({"csi": {"driver": "d", "volumeHandle": "h"}})).unwrap().source, Source::Csi(_)));
-        assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().to_string().contains("csi, hostPath and local only"));
+        assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().to_string().contains("csi, flexVolume, hostPath and local only"));
         let affine = |zone: &str| {
             of(json!({"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms":
                 [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]}}}))

@@ -179,6 +179,8 @@ pub struct Config {
     pub images: ImageCollection,
     pub polls: Polls,
     pub static_pods: StaticPods,
+    /// Where flexvolume drivers are, in the node's form (`volumePluginDir`).
+    pub volume_plugin_dir: String,
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`.

@@ -5,7 +5,8 @@
 //! lease, runtime health, pod statuses, one worker per pod UID, container events, the HTTPS
 //! server. Channels: the pod watch → dispatcher → one queue per worker; everything else tells a
 //! worker only to look again. Pods are left as they are at shutdown and adopted by their CRI
-//! labels at the next start. The agent starts no process and never touches the network.
+//! labels at the next start. The agent starts no process but flexvolume drivers
+//! of the operator's, and never touches the network.
 
 mod agent;
 mod claims;
@@ -40,3 +41,5 @@ pub use config::{Capacity, Config, ImageCollection, LogRotation, NetworkGate, Po
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use run::{RunError, run};
 pub use tls::TlsError;
+#[doc(hidden)]
+pub use volumes::flexvolume::check_answer as check_flexvolume_answer;

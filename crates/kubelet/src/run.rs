@@ -35,6 +35,7 @@ use crate::tls::{self, TlsError};
 use crate::tokens::TokenCache;
 use crate::volumes::Volumes;
 use crate::volumes::csi::{self, Csi};
+use crate::volumes::flexvolume::Flex;
 use crate::worker::Note;
 
 /// Why the agent cannot start or go on.
@@ -95,6 +96,7 @@ struct Ground {
     pressures: watch::Sender<BTreeSet<Pressure>>,
     tokens: Arc<TokenCache>,
     csi: Arc<Csi>,
+    flex: Arc<Flex>,
     /// The volumes that the Node's status says are in use.
     in_use: watch::Receiver<BTreeSet<String>>,
     /// Static pods that begin and end.
@@ -175,6 +177,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         node,
         tokens,
         csi,
+        flex: Arc::new(Flex::new(config.root.clone(), config.client.clone(), config.root.parse(&config.volume_plugin_dir)?)),
         in_use,
         lists: FirstLists { pods, services },
         statics,
@@ -238,7 +241,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         sources: Sources::new(config.client.clone(), config.api.clone(), waker),
         statics: ground.statics,
         tokens: ground.tokens,
-        volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone()]),
+        volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone(), ground.flex]),
         csi: ground.csi,
         network_gate: config.network_gate.clone(),
         probes: Arc::default(),

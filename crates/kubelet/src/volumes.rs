@@ -2,6 +2,7 @@
 
 mod content;
 pub(crate) mod csi;
+pub(crate) mod flexvolume;
 mod local;
 pub(crate) mod plugin;
 
@@ -44,7 +45,7 @@ pub(crate) enum VolumeError {
     #[error(transparent)]
     Content(#[from] ContentError),
     #[error(
-        "volumes of type {0} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, secret, configMap, downwardAPI, projected and, on Linux, image"
+        "volumes of type {0} are not supported by this node agent; supported are emptyDir, hostPath, persistentVolumeClaim, ephemeral, csi, flexVolume, secret, configMap, downwardAPI, projected, disks of clouds whose CSI driver is registered and, on Linux, image"
     )]
     Unsupported(String),
     #[error("hostPath type check failed: {path} is not a {expected}")]
@@ -53,6 +54,8 @@ pub(crate) enum VolumeError {
     HostPathTypeUnknown(String),
     #[error(transparent)]
     Csi(#[from] csi::CsiError),
+    #[error(transparent)]
+    Flex(#[from] flexvolume::FlexError),
 }
 
 impl VolumeError {

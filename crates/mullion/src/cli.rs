@@ -241,6 +241,9 @@ pub struct NodeArgs {
     /// Manifest of a static pod, or directory of them, on the node
     #[arg(long)]
     pub pod_manifest_path: Option<String>,
+    /// Directory of flexvolume drivers on the node
+    #[arg(long)]
+    pub volume_plugin_dir: Option<String>,
     /// Web server that sends static pods
     #[arg(long)]
     pub manifest_url: Option<String>,
@@ -352,6 +355,7 @@ impl NodeArgs {
         agent.feature_gates.extend(self.feature_gates.unwrap_or_default().0);
         set(&mut agent.eviction_hard, self.eviction_hard);
         set(&mut agent.static_pod_path, self.pod_manifest_path);
+        set(&mut agent.volume_plugin_dir, self.volume_plugin_dir);
         set(&mut agent.static_pod_url, self.manifest_url);
         for header in self.manifest_url_header {
             let (name, value) = header.split_once(':').unwrap_or((&header, ""));

@@ -68,6 +68,8 @@ pub struct KubeletConfiguration {
     /// Headers of requests to it: values by name.
     #[serde(rename = "staticPodURLHeader")]
     pub static_pod_url_header: BTreeMap<String, Vec<String>>,
+    /// Where flexvolume drivers are.
+    pub volume_plugin_dir: String,
     /// How often manifests are read though they look unchanged.
     pub file_check_frequency: GoDuration,
     /// How often the web server is asked.
@@ -130,6 +132,7 @@ impl Default for KubeletConfiguration {
             static_pod_path: String::new(),
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),
+            volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".to_owned(),
             file_check_frequency: GoDuration(Duration::from_secs(20)),
             http_check_frequency: GoDuration(Duration::from_secs(20)),
             container_log_max_size: "10Mi".to_owned(),

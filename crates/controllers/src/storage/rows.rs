@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cluster::{ApiServer, Client, Informer, Key, Selection};
 use k8s_openapi::{
     api::{
-        core::v1::{PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm},
+        core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm},
         storage::v1::StorageClass,
     },
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
@@ -136,6 +136,11 @@ pub(crate) struct CsiSource {
     pub handle: String,
 }
 
+/// A cloud's disk in the terms of the driver that mounts it today.
+fn migrated(volume: &PersistentVolume) -> Option<CSIPersistentVolumeSource> {
+    kube_rules::csi::migration::persistent(volume).ok().flatten()?.spec?.csi
+}
+
 impl VolumeRow {
     pub fn new(volume: &PersistentVolume) -> Self {
         let (meta, spec) = (&volume.metadata, volume.spec.clone().unwrap_or_default());
@@ -164,7 +169,7 @@ impl VolumeRow {
             provisioned_by: annotation(PROVISIONED_BY),
             node: annotation(super::local::NODE_ANNOTATION),
             host_path: spec.host_path.map(|source| source.path),
-            csi: spec.csi.map(|source| CsiSource { driver: source.driver, handle: source.volume_handle }),
+            csi: spec.csi.or_else(|| migrated(volume)).map(|source| CsiSource { driver: source.driver, handle: source.volume_handle }),
             phase: volume.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default(),
         }
     }

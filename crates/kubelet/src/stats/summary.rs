@@ -67,7 +67,7 @@ pub(crate) async fn summary(agent: &Agent, detail: Detail) -> Result<Value, cri:
         let (root, dir, of) = (agent.root.clone(), agent.dir.clone(), pods.clone());
         (files, space) = tokio::task::spawn_blocking(move || (Some(measure(&root, &dir, &of)), root.space(&dir).ok())).await.unwrap_or_default();
     }
-    Ok(document(&Input {
+    let mut shown = document(&Input {
         node: &agent.side.node_name,
         started: agent.started,
         now: whole(Timestamp::now()),
@@ -77,7 +77,28 @@ pub(crate) async fn summary(agent: &Agent, detail: Detail) -> Result<Value, cri:
         pods,
         files,
         space,
-    }))
+    });
+    if detail == Detail::All {
+        add_volumes_of_drivers(agent, &mut shown).await;
+    }
+    Ok(shown)
+}
+
+/// Adds what drivers say of the volumes of pods, all drivers asked at once.
+async fn add_volumes_of_drivers(agent: &Agent, shown: &mut Value) {
+    let Some(pods) = shown["pods"].as_array_mut() else { return };
+    let text = |pod: &Value, member: &str| pod["podRef"][member].as_str().unwrap_or_default().to_owned();
+    let works = pods.iter().map(|pod| {
+        let (uid, namespace) = (text(pod, "uid"), text(pod, "namespace"));
+        async move { agent.csi.usage(&uid, &namespace).await }
+    });
+    let volumes = futures::future::join_all(works).await;
+    for (pod, volumes) in pods.iter_mut().zip(volumes).filter(|(_, volumes)| !volumes.is_empty()) {
+        match pod["volume"].as_array_mut() {
+            Some(known) => known.extend(volumes),
+            None => pod["volume"] = volumes.into(),
+        }
+    }
 }
 
 fn measure(root: &HostRoot, agent_dir: &PodPath, pods: &BTreeMap<String, Arc<Pod>>) -> BTreeMap<String, Files> {

@@ -6,11 +6,13 @@
 
 mod attach;
 mod disk;
+mod expand;
 mod mount;
 mod node_info;
 mod object;
 mod registry;
 mod source;
+mod stats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,6 +22,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use host::{HostError, HostRoot, PathError, PodPath};
 use k8s_openapi::api::core::v1::{Node, Volume};
+use kube_rules::csi::migration::{self, MigrationError};
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::VolumeError;
@@ -52,11 +55,17 @@ pub(crate) enum CsiError {
     #[error("volumeMode Block is not supported by this node agent for volumes of CSI drivers; claim a volume with volumeMode Filesystem")]
     Block,
     #[error(transparent)]
+    Migration(#[from] MigrationError),
+    #[error(transparent)]
     Attach(#[from] AttachError),
     #[error(transparent)]
     Stage(csi::Error),
     #[error(transparent)]
     Call(#[from] csi::Error),
+    #[error(transparent)]
+    Expand(csi::Error),
+    #[error("cannot grow the volume of claim {claim}: reading or writing its objects failed")]
+    Claim { claim: String, source: ApiError },
     #[error("fetching secret {namespace}/{name} for the driver failed")]
     Secret { namespace: String, name: String, source: ApiError },
     #[error("key {key:?} of secret {namespace}/{name} is no UTF-8 text, which is all that CSI can carry")]
@@ -79,6 +88,7 @@ impl CsiError {
         match self {
             CsiError::Attach(_) => "WaitForAttach",
             CsiError::Stage(_) => "MountDevice",
+            CsiError::Expand(_) | CsiError::Claim { .. } => "NodeExpandVolume",
             _ => "SetUp",
         }
     }
@@ -104,8 +114,21 @@ pub(crate) struct Csi {
     in_use: watch::Sender<BTreeSet<String>>,
     /// What this agent has staged.
     fresh: Mutex<BTreeSet<String>>,
+    /// The volumes of pods that this agent has mounted, by pod UID and volume.
+    mounted: Mutex<BTreeMap<(String, String), Mounted>>,
     /// One thing at a time is done with a volume.
     locks: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+/// A volume that is mounted for a pod.
+#[derive(Clone)]
+struct Mounted {
+    driver: String,
+    handle: String,
+    path: PodPath,
+    /// The claim behind it; None for one that is written into the pod.
+    claim: Option<String>,
+    can: csi::Capabilities,
 }
 
 /// What [`Csi`] is built from.
@@ -136,6 +159,7 @@ impl Csi {
             registered: Mutex::default(),
             in_use,
             fresh: Mutex::default(),
+            mounted: Mutex::default(),
             locks: Mutex::default(),
         };
         csi.in_use.send_replace(csi.used().unwrap_or_default());
@@ -155,6 +179,10 @@ impl Csi {
 
     fn fresh(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mounted(&self) -> MutexGuard<'_, BTreeMap<(String, String), Mounted>> {
+        self.mounted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn driver(&self, name: &str) -> Result<csi::Driver, CsiError> {
@@ -177,7 +205,7 @@ impl Csi {
 
 impl Plugin for Csi {
     fn takes(&self, volume: &Volume, claimed: Option<&Claimed>) -> bool {
-        volume.csi.is_some() || claimed.is_some_and(|claimed| matches!(claimed.source, Source::Csi(_)))
+        volume.csi.is_some() || migration::is_inline(volume) || claimed.is_some_and(|claimed| matches!(claimed.source, Source::Csi(_)))
     }
 
     fn owns(&self, kind: &str) -> bool {

@@ -40,7 +40,7 @@ impl Local {
     fn place(&self, request: &Request<'_>) -> Result<PodPath, VolumeError> {
         match request.claimed.map(|claimed| &claimed.source) {
             Some(Source::Path(source)) => check_host_path(&self.root, source),
-            Some(Source::Csi(_)) | None => set_up(&self.root, request.dirs, request.volume, request.content),
+            Some(Source::Csi(_) | Source::Flex(_)) | None => set_up(&self.root, request.dirs, request.volume, request.content),
         }
     }
 }
@@ -82,6 +82,9 @@ fn set_up(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Content<'_
             content.give_to_group(&mut files);
         }
         root.create_dir_all(&parent(&path), 0o755)?;
+        if volume.config_map.is_none() && !root.os().is_windows() {
+            keep_off_the_disk(root, &path)?;
+        }
         root.write_volume(&path, &files)?;
     }
     Ok(path)
@@ -96,6 +99,21 @@ fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> 
         root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
     }
     Ok(())
+}
+
+/// A memory file system for what must not reach a disk, as upstream has it. A directory with content of an earlier agent's stays what it is.
+fn keep_off_the_disk(root: &HostRoot, path: &PodPath) -> Result<(), HostError> {
+    root.create_dir_all(path, 0o755)?;
+    if !root.is_mount(path)? && !root.read_dir(path)?.is_empty() {
+        return Ok(());
+    }
+    match root.mount_memory(path, None) {
+        Err(error) if error.is_denied() => {
+            tracing::warn!(%path, "the node agent may not mount file systems: secrets and tokens are written to the disk; run it as root");
+            Ok(())
+        }
+        other => other,
+    }
 }
 
 fn parent(path: &PodPath) -> PodPath {

@@ -265,3 +265,63 @@ async fn the_next_agent_takes_down_what_the_last_one_left() {
     world.eventually("all down", async || driver.state().published.is_empty() && driver.state().staged.is_empty()).await;
     world.eventually("nothing in use", async || world.in_use().await.is_empty()).await;
 }
+
+#[tokio::test]
+async fn a_volume_that_has_grown_grows_its_file_system_and_is_measured() {
+    let world = linux_world().await;
+    world.csi_driver(json!({"attachRequired": false})).await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    world.secret("grow", json!({"key": "k"})).await;
+    world.claim("v", json!({"nodeExpandSecretRef": {"name": "grow", "namespace": "default"}})).await;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.admin(), "default");
+    let half = json!({"status": {"capacity": {"storage": "512Mi"}, "conditions": [{"type": "FileSystemResizePending", "status": "True"}]}});
+    claims.patch_status("v", &PatchParams::default(), &Patch::Merge(half)).await.unwrap();
+    driver.fail("NodeExpandVolume", 1, Code::OutOfRange, "no room");
+    world.pod_with_claim("web", "v").await;
+    world.until_running("web").await;
+    world.until_event("FailedMount: MountVolume.NodeExpandVolume failed for volume \"v\" : rpc error: code = OutOfRange desc = no room").await;
+    let call = driver.calls("NodeExpandVolume").remove(1);
+    assert_eq!((&call["bytes"], &call["secrets"]), (&json!(1 << 30), &json!({"key": "k"})));
+    assert!(call["path"].as_str().unwrap().ends_with("/kubernetes.io~csi/v/mount") && call["staging"].as_str().unwrap().ends_with("/globalmount"));
+    let status = claims.get("v").await.unwrap().status.unwrap();
+    assert_eq!(status.capacity.unwrap()["storage"].0, "1Gi");
+    assert!(status.conditions.unwrap_or_default().is_empty());
+
+    let (code, body) = world.get("/stats/summary", Some(("admin", "system:masters")), None).await;
+    let summary: Value = serde_json::from_str(&body).unwrap();
+    let volume = &summary["pods"][0]["volume"][0];
+    assert_eq!((code, &volume["name"], &volume["pvcRef"]), (200, &json!("data"), &json!({"name": "v", "namespace": "default"})), "{body}");
+    assert_eq!((&volume["capacityBytes"], &volume["usedBytes"], &volume["inodes"]), (&json!(1000), &json!(1), &json!(100)));
+}
+
+#[tokio::test]
+async fn a_disk_of_a_cloud_is_mounted_by_its_driver() {
+    const DISK: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/d";
+    let world = linux_world().await;
+    let listed = async || {
+        let annotations = world.csi_node().await["metadata"]["annotations"].clone();
+        annotations["storage.alpha.kubernetes.io/migrated-plugins"].as_str().is_some_and(|all| all.contains("kubernetes.io/azure-disk,"))
+    };
+    world.eventually("the migrated plug-ins", listed).await;
+    let object = json!({"metadata": {"name": "disk.csi.azure.com"}, "spec": {"attachRequired": false}});
+    Api::<CSIDriver>::all(world.admin()).create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let driver = world.start_driver(Options::new("disk.csi.azure.com"));
+    world.registered("disk.csi.azure.com").await;
+    let volume = json!({"name": "data", "azureDisk": {"diskName": "d", "diskURI": DISK, "kind": "Managed", "fsType": "ext4"}});
+    world
+        .pod(
+            "web",
+            json!({"volumes": [volume],
+            "containers": [{"name": "c", "image": "serve:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}),
+        )
+        .await;
+    world.until_running("web").await;
+    let publish = driver.calls("NodePublishVolume").remove(0);
+    assert_eq!((&publish["volume"], &publish["capability"]["fsType"]), (&json!(DISK), &json!("ext4")));
+    assert_eq!(publish["context"], json!({"kind": "Managed", "fstype": "ext4"}));
+    let uid = world.uid("web").await;
+    assert_eq!(publish["target"], format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{}/mount", DISK.replace('/', "~")));
+    world.delete("web").await;
+    assert!(driver.state().published.is_empty() && driver.state().staged.is_empty());
+}

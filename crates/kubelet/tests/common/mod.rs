@@ -52,6 +52,15 @@ pub struct World {
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
 
+impl Drop for World {
+    /// The next agent would take down what this one has mounted for its pods, and there is none.
+    fn drop(&mut self) {
+        for mount in linux_sys::mount::mounts_below(self.dir.path()).into_iter().flatten().rev() {
+            let _ = linux_sys::mount::umount(&mount);
+        }
+    }
+}
+
 impl World {
     /// API server and runtime, no agent yet; the network is ready.
     pub async fn new() -> Self {
@@ -137,6 +146,7 @@ impl World {
             images: self.images,
             polls: self.polls,
             static_pods: self.static_pods.clone(),
+            volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),
             taints: vec![],
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

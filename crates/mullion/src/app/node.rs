@@ -355,6 +355,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         images: image_collection(config)?,
         polls: kubelet::Polls::default(),
         static_pods: static_pods(kubelet),
+        volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![host_dns(config.cluster_dns)], ..kubelet::Resolver::default() },

@@ -69,6 +69,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("feature-gates", "kubelet.featureGates", "HyperVContainer=true", r#"{"HyperVContainer": true}"#),
     ("eviction-hard", "kubelet.evictionHard", "nodefs.available<1%", r#"{"nodefs.available": "1%"}"#),
     ("pod-manifest-path", "kubelet.staticPodPath", "/m", r#""/m""#),
+    ("volume-plugin-dir", "kubelet.volumePluginDir", "/flex", r#""/flex""#),
     ("manifest-url", "kubelet.staticPodURL", "http://boot/pods", r#""http://boot/pods""#),
     ("manifest-url-header", "kubelet.staticPodURLHeader", "X-Rack:7", r#"{"X-Rack": ["7"]}"#),
     ("file-check-frequency", "kubelet.fileCheckFrequency", "5s", r#""5s""#),

@@ -99,7 +99,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("containerLogMonitorInterval", PERIODS),
     ("configMapAndSecretChangeDetectionStrategy", PERIODS),
     ("showHiddenMetricsForVersion", "no metric is hidden"),
-    ("volumePluginDir", "there are no volume plugins"),
     ("providerID", NODE),
     ("registerWithTaints", NODE),
     ("registerNode", NODE),

@@ -65,6 +65,7 @@ fn no_defaults() -> NodeConfig {
             eviction_pressure_transition_period: "6m".parse().unwrap(),
             eviction_max_pod_grace_period: 60,
             static_pod_path: "/manifests".into(),
+            volume_plugin_dir: "/flex".into(),
             static_pod_url: "http://10.0.0.9/pods".into(),
             static_pod_url_header: BTreeMap::from([("X-Node".into(), vec!["win01".into()])]),
             file_check_frequency: "5s".parse().unwrap(),

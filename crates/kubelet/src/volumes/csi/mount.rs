@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::object::DriverRow;
 use super::source::{CsiVolume, pod_info};
-use super::{Csi, CsiError, DIRECTORY, GLOBAL, MOUNT};
+use super::{Csi, CsiError, DIRECTORY, GLOBAL, MOUNT, Mounted};
 use crate::claims::Source;
 use crate::volumes::local::owner_of;
 use crate::volumes::plugin::Request;
@@ -43,10 +43,10 @@ impl Work<'_> {
 impl Csi {
     /// Mounts a volume for a pod. One that is mounted already is left alone, unless its driver wants to be asked again.
     pub(super) async fn mount(&self, request: &Request<'_>) -> Result<PodPath, CsiError> {
-        let inline = CsiVolume::inline(request.pod, request.volume);
+        let inline = CsiVolume::inline(request.pod, request.volume)?;
         let volume = match request.claimed.map(|claimed| &claimed.source) {
             Some(Source::Csi(volume)) => Some(&**volume),
-            _ => inline.as_ref(),
+            Some(Source::Path(_) | Source::Flex(_)) | None => inline.as_ref(),
         };
         let Some(volume) = volume else { return Err(CsiError::NoDriver(String::new())) };
         if volume.block {
@@ -56,6 +56,7 @@ impl Csi {
         let object = self.objects.get(&volume.driver).await?;
         let again = request.mounted.is_some();
         if again && !object.as_ref().is_some_and(|object| object.republishes) {
+            self.expand(request, volume, &place).await?;
             return Ok(place);
         }
         check_mode(volume, object.as_ref())?;
@@ -64,7 +65,7 @@ impl Csi {
         let driver = self.driver(&volume.driver)?;
         let can = driver.capabilities().await?;
         let work = Work { pod: request.pod, volume, object, driver, can, context };
-        let _held = self.hold(&volume.unique_name()).await;
+        let held = self.hold(&volume.unique_name()).await;
         if !volume.ephemeral {
             self.stage(&work).await?;
         }
@@ -75,6 +76,17 @@ impl Csi {
             let given = tokio::task::spawn_blocking(move || root.give_to_group(&place, owner)).await;
             given.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
         }
+        let uid = request.pod.metadata.uid.clone().unwrap_or_default();
+        let mounted = Mounted {
+            driver: volume.driver.clone(),
+            handle: volume.handle.clone(),
+            path: place.clone(),
+            claim: request.claimed.map(|claimed| claimed.claim.clone()),
+            can,
+        };
+        self.mounted().insert((uid, request.volume.name.clone()), mounted);
+        drop(held);
+        self.expand(request, volume, &place).await?;
         Ok(place)
     }
 
@@ -164,7 +176,7 @@ impl Csi {
     }
 
     /// A secret's texts.
-    async fn secrets(&self, reference: Option<&SecretReference>) -> Result<BTreeMap<String, String>, CsiError> {
+    pub(super) async fn secrets(&self, reference: Option<&SecretReference>) -> Result<BTreeMap<String, String>, CsiError> {
         let Some(reference) = reference else { return Ok(BTreeMap::new()) };
         let (namespace, name) = (reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default());
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
@@ -195,10 +207,12 @@ impl Csi {
 
     /// Takes down what a pod's directory holds of a volume, and the volume's staging with its last pod.
     pub(super) async fn unmount(&self, dir: &PodPath) -> Result<(), CsiError> {
+        let place = dir.join(MOUNT)?;
+        self.mounted().retain(|_, mounted| mounted.path != place);
         let Some(data) = self.load(dir)? else { return self.forget(dir, MOUNT) };
         let unique = kube_rules::csi::unique_name(&data.driver, &data.handle);
         let _held = self.hold(&unique).await;
-        let target_path = dir.join(MOUNT)?.to_string();
+        let target_path = place.to_string();
         let request = NodeUnpublishVolumeRequest { volume_id: data.handle.clone(), target_path };
         self.driver(&data.driver)?.unpublish(request).await?;
         self.forget(dir, MOUNT)?;

@@ -10,6 +10,7 @@ use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeN
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube_rules::csi::migration;
 use serde_json::json;
 
 use super::Csi;
@@ -84,7 +85,9 @@ fn empty(node: &Node) -> CSINode {
         uid: node.metadata.uid.clone().unwrap_or_default(),
         ..OwnerReference::default()
     };
-    let metadata = ObjectMeta { name: node.metadata.name.clone(), owner_references: Some(vec![owner]), ..ObjectMeta::default() };
+    let annotations = Some(BTreeMap::from([(migration::ANNOTATION.to_owned(), migration::MIGRATED.join(","))]));
+    let name = node.metadata.name.clone();
+    let metadata = ObjectMeta { name, annotations, owner_references: Some(vec![owner]), ..ObjectMeta::default() };
     CSINode { metadata, spec: CSINodeSpec { drivers: Vec::new() } }
 }
 
@@ -117,11 +120,12 @@ impl Csi {
             Err(error) if cluster::is_conflict(&error) => {}
             Err(error) => return Err(error.into()),
         }
-        let owners = empty(&node).metadata.owner_references;
+        let ObjectMeta { owner_references, annotations, .. } = empty(&node).metadata;
         cluster::update_with_retry(&self.csi_nodes(), &self.node_name, |found: &mut CSINode| {
-            let differs = found.metadata.owner_references != owners;
-            found.metadata.owner_references.clone_from(&owners);
-            differs
+            let before = found.metadata.clone();
+            found.metadata.owner_references.clone_from(&owner_references);
+            found.metadata.annotations.get_or_insert_default().extend(annotations.clone().unwrap_or_default());
+            found.metadata != before
         })
         .await?;
         Ok(())

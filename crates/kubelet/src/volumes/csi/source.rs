@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, SecretReference, Volume};
+use kube_rules::csi::migration::{self, MigrationError};
 
 /// A volume of a driver.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,17 +25,24 @@ pub(crate) struct CsiVolume {
     pub ephemeral: bool,
     pub publish_secret: Option<SecretReference>,
     pub stage_secret: Option<SecretReference>,
+    pub expand_secret: Option<SecretReference>,
 }
 
 impl CsiVolume {
-    /// A persistent volume, as a pod's claim asks for it. None when no driver makes it.
-    pub(crate) fn persistent(volume: &PersistentVolume, read_only: bool) -> Option<Self> {
+    /// A persistent volume, as a pod's claim asks for it; that of a cloud's disk in the terms of its driver. None when no driver makes it.
+    pub(crate) fn persistent(volume: &PersistentVolume, read_only: bool) -> Result<Option<Self>, MigrationError> {
+        let migrated = migration::persistent(volume)?;
+        Ok(Self::of(migrated.as_ref().unwrap_or(volume), read_only))
+    }
+
+    fn of(volume: &PersistentVolume, read_only: bool) -> Option<Self> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref()?;
         Some(CsiVolume {
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
-            name: volume.metadata.name.clone().unwrap_or_default(),
+            // As upstream writes a name that is a path.
+            name: volume.metadata.name.clone().unwrap_or_default().replace('/', "~"),
             attributes: csi.volume_attributes.clone().unwrap_or_default(),
             fs_type: csi.fs_type.clone().unwrap_or_default(),
             read_only,
@@ -44,13 +52,22 @@ impl CsiVolume {
             ephemeral: false,
             publish_secret: csi.node_publish_secret_ref.clone(),
             stage_secret: csi.node_stage_secret_ref.clone(),
+            expand_secret: csi.node_expand_secret_ref.clone(),
         })
     }
 
-    /// A volume that is written into the pod.
-    pub(crate) fn inline(pod: &Pod, volume: &Volume) -> Option<Self> {
-        let csi = volume.csi.as_ref()?;
+    /// A volume that is written into the pod, or a cloud's disk that is named there.
+    pub(crate) fn inline(pod: &Pod, volume: &Volume) -> Result<Option<Self>, MigrationError> {
         let namespace = pod.metadata.namespace.clone();
+        let migrated = migration::inline(volume, namespace.as_deref().unwrap_or_default())?;
+        Ok(match migrated {
+            Some(volume) => Self::of(&volume, false),
+            None => Self::ephemeral(pod, volume, namespace),
+        })
+    }
+
+    fn ephemeral(pod: &Pod, volume: &Volume, namespace: Option<String>) -> Option<Self> {
+        let csi = volume.csi.as_ref()?;
         let secret = csi.node_publish_secret_ref.as_ref();
         Some(CsiVolume {
             driver: csi.driver.clone(),
@@ -136,15 +153,18 @@ mod tests {
             "volumeMode": "Block", "csi": {"driver": "d", "volumeHandle": "h", "volumeAttributes": {"a": "b"}, "fsType": "xfs",
             "nodeStageSecretRef": {"name": "s", "namespace": "n"}}}}))
         .unwrap();
-        let found = CsiVolume::persistent(&pv, true).unwrap();
+        let found = CsiVolume::persistent(&pv, true).unwrap().unwrap();
         assert_eq!((found.unique_name().as_str(), found.access_mode(), found.mode()), ("kubernetes.io/csi/d^h", "ReadWriteMany", "Persistent"));
         assert!(found.block && found.read_only && found.publish_secret.is_none() && found.stage_secret.is_some());
         let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u", "namespace": "ns", "name": "p"}, "spec": {"containers": [],
             "serviceAccountName": "sa", "volumes": [{"name": "v", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "s"}}}]}}))
         .unwrap();
-        let inline = CsiVolume::inline(&pod, &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0]).unwrap();
+        let inline = CsiVolume::inline(&pod, &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0]).unwrap().unwrap();
         assert!(inline.handle.starts_with("csi-") && inline.handle.len() == 68, "{}", inline.handle);
         assert_eq!(inline.publish_secret.as_ref().unwrap().namespace.as_deref(), Some("ns"));
+        let disk = serde_json::from_value(json!({"name": "v", "azureDisk": {"diskName": "d", "diskURI": "/a/d"}})).unwrap();
+        let disk = CsiVolume::inline(&pod, &disk).unwrap().unwrap();
+        assert_eq!((disk.driver.as_str(), disk.name.as_str(), disk.ephemeral), ("disk.csi.azure.com", "~a~d", false));
         let info = pod_info(&pod, &inline);
         assert_eq!(info["csi.storage.k8s.io/ephemeral"], "true");
         assert_eq!(info["csi.storage.k8s.io/serviceAccount.name"], "sa");
