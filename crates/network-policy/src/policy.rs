@@ -199,6 +199,13 @@ pub struct PodSelector {
     pub pods: Selects,
 }
 
+impl PodSelector {
+    /// No pod at all: no namespace has an empty name.
+    pub fn nobody() -> Self {
+        Self { namespaces: Namespaces::Named("".into()), pods: Selects::all() }
+    }
+}
+
 impl fmt::Display for PodSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespaces {
@@ -285,4 +292,11 @@ pub struct Policy {
     pub rules: Both<Vec<Rule>>,
     /// What of the object cannot be used, one sentence each.
     pub problems: Vec<String>,
+}
+
+impl Policy {
+    /// Whether it can be about any pod; what stands for a policy that cannot be used is about none.
+    pub fn has_effect(&self) -> bool {
+        self.subject != PodSelector::nobody()
+    }
 }

@@ -197,10 +197,9 @@ impl Policies {
         let (kind, _) = kcnp::KIND;
         tracing::info!("the cluster has {kind}s of {}", resource.api_version);
         let api = Api::<DynamicObject>::all_with(self.config.client.clone(), &resource);
-        let row = move |object: &DynamicObject| {
-            let name = object.metadata.name.as_deref().unwrap_or_default();
+        let row = |object: &DynamicObject| {
             let policy = Policy::cluster(object.data.get("spec").unwrap_or(&serde_json::Value::Null));
-            policy.inspect_err(|error| tracing::warn!("{kind} {name} has no effect: {}", error.as_report())).ok()
+            Some(policy.unwrap_or_else(|error| Policy::without_effect(&error)))
         };
         let rows =
             Rows::new(&self.inputs, Kind::ClusterPolicies, |world, key, row| world.set_policy(&PolicyId::Cluster(key.name.as_str().into()), row));
@@ -247,7 +246,7 @@ impl Policies {
         let mut problems: Vec<String> = failure.into_iter().map(str::to_owned).collect();
         for (id, since) in heard {
             let Some(policy) = world.policy(id) else { continue };
-            if failure.is_none() {
+            if failure.is_none() && policy.has_effect() {
                 let took = since.elapsed();
                 self.config.metrics.in_effect(took);
                 let endpoints = world.selected_by(policy);
@@ -256,7 +255,7 @@ impl Policies {
             }
             note_problems(&self.events, &mut self.reported, id, &policy.problems);
         }
-        next.policies.retain(|id, _| world.policy(id).is_some());
+        next.policies.retain(|id, _| world.policy(id).is_some_and(Policy::has_effect));
         self.reported.retain(|id, _| world.policy(id).is_some());
         drop(world);
         problems.extend(self.reported.iter().flat_map(|(id, problems)| problems.iter().map(move |problem| format!("{id}: {problem}"))));

@@ -107,7 +107,7 @@ async fn read(client: &Client, node: Option<&str>) -> Result<World> {
         for (key, policy) in list(Api::<DynamicObject>::all_with(client.clone(), &resource), "ClusterNetworkPolicies").await? {
             match Policy::cluster(policy.data.get("spec").unwrap_or(&json!(null))) {
                 Ok(policy) => drop(world.set_policy(&PolicyId::Cluster(key.name.as_str().into()), Some(policy))),
-                Err(error) => eprintln!("ClusterNetworkPolicy {} has no effect: {error}", key.name),
+                Err(error) => eprintln!("ClusterNetworkPolicy {} has no effect: {}", key.name, error.as_report()),
             }
         }
     }

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 use serde_json::Value;
+use thiserror_ext::AsReport as _;
 
 use super::{Action, Both, Namespaces, Peer, PodSelector, Policy, PortMatch, Protocol, Rule, Selects, Tier};
 use crate::net::{self, Range};
@@ -73,7 +74,7 @@ struct PortRange {
 /// A policy that cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    #[error("its spec cannot be read")]
+    #[error("its spec is none of {VERSION}")]
     Spec(#[from] serde_json::Error),
     #[error("tier {0:?} is none: use Admin or Baseline")]
     Tier(String),
@@ -104,6 +105,18 @@ impl Policy {
         };
         let rules = Both { ingress: rules("ingress", spec.ingress), egress: rules("egress", spec.egress) };
         Ok(Self { tier, priority: spec.priority, subject, isolates: Both::default(), rules, problems })
+    }
+
+    /// What stands for a ClusterNetworkPolicy that cannot be used: it selects no pod, and its one problem says why.
+    pub fn without_effect(error: &SpecError) -> Self {
+        Self {
+            tier: Tier::Admin,
+            priority: 0,
+            subject: PodSelector::nobody(),
+            isolates: Both::default(),
+            rules: Both::default(),
+            problems: vec![format!("the policy has no effect: {}; correct it", error.to_report_string())],
+        }
     }
 }
 

@@ -67,9 +67,21 @@ impl World {
     }
 
     fn send(&self, at: usize, name: &str, namespace: Option<&str>, rest: Value) {
+        self.send_as(at, "ADDED", name, namespace, rest);
+    }
+
+    fn send_as(&self, at: usize, change: &str, name: &str, namespace: Option<&str>, rest: Value) {
         let mut object = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "2", "uid": name}});
         rest.as_object().unwrap().iter().for_each(|(key, value)| object[key] = value.clone());
-        self.api.send(KINDS[at].0, "ADDED", object);
+        self.api.send(KINDS[at].0, change, object);
+    }
+
+    /// Waits for the event of a ClusterNetworkPolicy.
+    async fn event(&mut self, name: &str, message: &str) {
+        let event = self.api.writes.recv().await.unwrap();
+        let about = &event["involvedObject"];
+        assert_eq!((&about["kind"], &about["name"]), (&json!("ClusterNetworkPolicy"), &json!(name)));
+        assert_eq!((&event["reason"], &event["message"]), (&json!("PolicyNotUnderstood"), &json!(message)));
     }
 
     async fn rules(&self) -> usize {
@@ -125,9 +137,21 @@ async fn what_a_policy_gets_wrong_is_an_event_and_the_rest_holds() {
         if now > before { Ok(()) } else { Err(now) }
     })
     .await;
-    status.wait_for(|status| status.policies.len() == 2).await.unwrap();
-    assert_eq!(
-        status.borrow().policies.keys().map(ToString::to_string).collect::<Vec<_>>(),
-        ["NetworkPolicy default/odd", "ClusterNetworkPolicy good"]
-    );
+    let told = status.wait_for(|status| status.policies.len() == 2 && status.problems.len() == 4).await.unwrap().clone();
+    assert_eq!(told.policies.keys().map(ToString::to_string).collect::<Vec<_>>(), ["NetworkPolicy default/odd", "ClusterNetworkPolicy good"]);
+    let reason = "the policy has no effect: tier \"Middle\" is none: use Admin or Baseline; correct it";
+    assert_eq!(told.problems[3], format!("ClusterNetworkPolicy bad: {reason}"));
+    world.event("bad", reason).await;
+    // Once it can no longer be read, it loses its effect, and says so; what is right again counts again.
+    world.send_as(4, "MODIFIED", "good", None, json!({"spec": {"tier": "Admin", "priority": "first", "subject": {"namespaces": {}}}}));
+    world.event("good", "the policy has no effect: its spec is none of v1alpha2: invalid type: string \"first\", expected i32; correct it").await;
+    until_async("no rule of the Admin tier", async || {
+        let now = world.rules().await;
+        if now == before { Ok(()) } else { Err(now) }
+    })
+    .await;
+    status.wait_for(|status| status.policies.len() == 1 && status.problems.len() == 5).await.unwrap();
+    world.send_as(4, "MODIFIED", "good", None, json!({"spec": {"tier": "Admin", "priority": 1, "subject": {"namespaces": {}}, "ingress": rules}}));
+    status.wait_for(|status| status.policies.len() == 2 && status.problems.len() == 4).await.unwrap();
+    assert!(world.rules().await > before);
 }
