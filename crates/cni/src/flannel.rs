@@ -25,11 +25,14 @@ struct SubnetEnv {
 
 impl SubnetEnv {
     fn read(path: &Path) -> Result<Self, CniError> {
-        let text = fs::read_to_string(path).map_err(|error| {
+        let bytes = fs::read(path).map_err(|error| {
             let way_out = if error.kind() == io::ErrorKind::NotFound { "; flannel writes it when the node has its subnet" } else { "" };
             CniError::new(crate::spec::code::TRY_AGAIN, format!("cannot read {}: {error}{way_out}", path.display()))
         })?;
-        Self::parse(&text).map_err(|reason| CniError::config(format!("cannot use {}: {reason}", path.display())))
+        Self::parse(&host::decode_text(&bytes)).map_err(|reason| {
+            let text = format!("cannot use {}: {reason}; restart flannel on this node, which writes it anew", path.display());
+            CniError::config(text)
+        })
     }
 
     /// `KEY=VALUE` a line; unknown keys are passed over. IPv4 is required, as networks without it have no Windows nodes.
@@ -47,7 +50,7 @@ impl SubnetEnv {
                 "FLANNEL_SUBNET" => subnets[0] = list(key, value)?,
                 "FLANNEL_IPV6_SUBNET" => subnets[1] = list(key, value)?,
                 "FLANNEL_MTU" => mtu = Some(value.parse::<u32>().map_err(|_| format!("{key} is {value:?}, no number"))?),
-                "FLANNEL_IPMASQ" => masquerades = Some(value == "true"),
+                "FLANNEL_IPMASQ" => masquerades = Some(value.parse::<bool>().map_err(|_| format!("{key} is {value:?}, not true or false"))?),
                 _ => {}
             }
         }
@@ -170,9 +173,9 @@ pub fn handle(request: &Request) -> Result<Option<AddResult>, CniError> {
         }
         Command::Del => del(request, &config).map(|()| None),
         Command::Check => {
-            let Some(conf) = kept(&config.kept(request))? else {
-                return Err(CniError::new(crate::spec::code::DRIFT, format!("flannel knows no container {}", request.container_id)));
-            };
+            let drift = |text| CniError::new(crate::spec::code::DRIFT, text);
+            let conf = kept(&config.kept(request)).map_err(|error| drift(error.msg))?;
+            let conf = conf.ok_or_else(|| drift(format!("flannel knows no container {}", request.container_id)))?;
             call(request, with_now(conf, request))
         }
         Command::Gc | Command::Status => {
@@ -236,10 +239,17 @@ fn kept(path: &Path) -> Result<Option<Map<String, Value>>, CniError> {
     }
 }
 
-/// A container that is not known was removed before.
+/// A container that is not known was removed before. Where the file of one cannot be read, the delegate gets what ADD would give it now.
 fn del(request: &Request, config: &Config) -> Result<(), CniError> {
     let path = config.kept(request);
-    let Some(conf) = kept(&path)? else { return Ok(()) };
+    let conf = match kept(&path) {
+        Ok(None) => return Ok(()),
+        Ok(Some(conf)) => conf,
+        Err(error) => {
+            tracing::warn!("{error}; detaching container {} by {}", request.container_id, config.subnet_file.display());
+            config.delegated(request, &SubnetEnv::read(&config.subnet_file)?)?
+        }
+    };
     call(request, with_now(conf, request))?;
     fs::remove_file(&path).map_err(|e| CniError::io(format_args!("remove {}", path.display()), &e))
 }
@@ -250,7 +260,8 @@ fn forget_others(request: &Request, config: &Config) {
     for entry in fs::read_dir(&config.data_dir).into_iter().flatten().flatten() {
         let dead = entry.file_name().to_str().is_some_and(|name| !valid.iter().any(|(id, _)| id == name));
         let of_network = |conf: &Map<String, Value>| conf.get("name") == Some(&json!(request.config.name));
-        if dead && kept(&entry.path()).ok().flatten().as_ref().is_some_and(of_network) {
+        // What cannot be read helps no other network either.
+        if dead && kept(&entry.path()).map_or(true, |conf| conf.as_ref().is_some_and(of_network)) {
             // Another GC finds what stays.
             let _ = fs::remove_file(entry.path());
         }

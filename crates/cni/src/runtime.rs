@@ -170,7 +170,11 @@ impl Runtime {
             return Ok(());
         }
         match self.network() {
-            Ok(network) => self.del_list(&network, attachment, None).await,
+            Ok(network) => {
+                self.del_list(&network, attachment, None).await?;
+                // There may be one that does not read.
+                cache::remove(&self.cache_dir, &network.name, attachment)
+            }
             Err(RuntimeError::NotConfigured { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -218,6 +222,7 @@ impl Runtime {
             let gone = Attachment { container_id: id.0, ifname: id.1, ..Attachment::default() };
             first = first.and(self.del(&entry.complete(&gone)).await);
         }
+        cache::forget_unreadable(&self.cache_dir, &network.name, valid);
         if !network.cni_version.has_gc() {
             return first;
         }

@@ -193,11 +193,13 @@ fn change(inside: &Rtnl, link: u32, config: &Config) -> Result<(), CniError> {
 fn del(request: &Request, config: &Config) -> Result<(), CniError> {
     let path = config.backup(request);
     let before = match fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice::<Before>(&bytes).unwrap_or_default(),
+        // What was half written says nothing of the link, which goes in a moment.
+        Ok(bytes) => serde_json::from_slice::<Before>(&bytes).ok(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(CniError::io(format_args!("read {}", path.display()), &error)),
     };
-    if let Ok((_, inside)) = sandbox(request)
+    if let Some(before) = before
+        && let Ok((_, inside)) = sandbox(request)
         && let Some(link) = inside.link(&request.ifname).map_err(net)?
     {
         let back = Config {
@@ -256,6 +258,29 @@ mod tests {
         }
         for key in ["", "net", "kernel.shmmax", "net..x", "net.", "/etc/passwd", "net/../kernel/shmmax", "net.ipv4/../../kernel.shmmax"] {
             assert!(file(key).is_err(), "{key}");
+        }
+    }
+
+    #[test]
+    fn half_written_memory_of_a_link_does_not_stop_del() {
+        let dir = tempfile::tempdir().unwrap();
+        let document = serde_json::json!({"cniVersion": "1.0.0", "name": "n", "type": "tuning", "mtu": 1400, "txQLen": 7, "dataDir": dir.path()});
+        let read = |name: &str| {
+            let value = match name {
+                "CNI_CONTAINERID" => "abc",
+                "CNI_NETNS" => "/run/netns/none",
+                "CNI_IFNAME" => "eth0",
+                _ => return None,
+            };
+            Some(value.to_owned())
+        };
+        let request = Request::read("DEL", &read, document.to_string().as_bytes()).unwrap();
+        let file = dir.path().join("abc_eth0.json");
+        let whole = serde_json::to_vec(&Before { mtu: 1500, tx_queue: 1000, ..Before::default() }).unwrap();
+        for cut in 0..=whole.len() {
+            fs::write(&file, &whole[..cut]).unwrap();
+            handle(&request).unwrap();
+            assert!(!file.exists(), "{cut}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! What differs between operating systems, behind small ports: files of a node's root by typed
 //! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its size and load ([`Machine`], [`Load`]), its routes ([`Routes`]) and
-//! addresses of its interfaces ([`Addresses`]).
+//! addresses of its interfaces ([`Addresses`]), and text as its users write it ([`decode_text`]).
 
 mod addresses;
 mod facts;
 mod machine;
 mod root;
 mod routes;
+mod text;
 
 #[cfg(target_os = "linux")]
 pub use addresses::LinuxAddresses;
@@ -22,3 +23,4 @@ pub use routes::LinuxRoutes;
 #[cfg(windows)]
 pub use routes::WindowsRoutes;
 pub use routes::{HostRoute, OUR_PROTOCOL, Routes, RoutesError};
+pub use text::decode_text;

@@ -374,8 +374,8 @@ impl NodeArgs {
 
 fn read(path: &Path) -> Result<Parsed<NodeConfig>, ConfigError> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: name.clone(), source })?;
-    NodeConfig::read(&text).map_err(|error| ConfigError::File { path: name, source: Box::new(error) })
+    let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: name.clone(), source })?;
+    NodeConfig::read(&host::decode_text(&bytes)).map_err(|error| ConfigError::File { path: name, source: Box::new(error) })
 }
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ fn bad_files_and_delegates_are_refused_with_the_reason() {
         (&ENV.replace("FLANNEL_MTU", "FLANNEL_M"), "has no FLANNEL_MTU"),
         (&ENV.replace("1450", "-1"), "FLANNEL_MTU is \"-1\""),
         (&ENV.replace("10.244.1.1/24", "10.244.1.1"), "no network"),
+        (&ENV.replace("true", "yes"), "FLANNEL_IPMASQ is \"yes\", not true or false"),
     ] {
         let error = SubnetEnv::parse(text).unwrap_err();
         assert!(error.contains(words), "{text:?}: {error}");
@@ -77,6 +78,42 @@ fn bad_files_and_delegates_are_refused_with_the_reason() {
     fs::write(dir.path().join("subnet.env"), ENV).unwrap();
     let error = handle(&request(Command::Add, conf)).unwrap_err();
     assert!(error.msg.contains("not a program in CNI_PATH"), "{error:?}");
+}
+
+#[test]
+fn half_written_subnet_env_is_refused() {
+    let whole = SubnetEnv::parse(ENV).unwrap();
+    let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain(ENV.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    assert_eq!(SubnetEnv::parse(&host::decode_text(&utf16)).unwrap(), whole, "as Windows PowerShell writes it");
+    for cut in 0..ENV.len() - 1 {
+        SubnetEnv::parse(&ENV[..cut]).unwrap_err();
+    }
+    assert_eq!(SubnetEnv::parse(ENV.trim_end()).unwrap(), whole, "the end of the last line does not count");
+}
+
+/// The file by which DEL knows what ADD gave the delegate.
+#[test]
+fn container_whose_file_is_half_written_is_detached_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = dir.path().join("subnet.env");
+    let conf = json!({"cniVersion": "1.1.0", "name": "cbr0", "type": "flannel", "subnetFile": env, "dataDir": dir.path().join("kept"),
+        "delegate": {"type": "host-local"}, "ipam": {"dataDir": dir.path().join("ipam")}});
+    let (kept, reserved) = (dir.path().join("kept/abc"), || fs::read_dir(dir.path().join("ipam/cbr0")).unwrap().count() - 2);
+    fs::write(&env, ENV).unwrap();
+    handle(&request(Command::Add, conf.clone())).unwrap();
+    let whole = fs::read(&kept).unwrap();
+    for cut in 0..whole.len() {
+        handle(&request(Command::Add, conf.clone())).unwrap();
+        fs::write(&kept, &whole[..cut]).unwrap();
+        assert_eq!(reserved(), 1);
+        let error = handle(&request(Command::Check, conf.clone())).unwrap_err();
+        assert!(error.code == crate::spec::code::DRIFT && error.msg.contains("kept/abc"), "{cut}: {error:?}");
+        handle(&request(Command::Del, conf.clone())).unwrap();
+        assert!(reserved() == 0 && !kept.exists(), "{cut}");
+    }
+    fs::write(&kept, &whole[..7]).unwrap();
+    handle(&request(Command::Gc, conf)).unwrap();
+    assert!(!kept.exists(), "GC forgets what nobody can read");
 }
 
 #[cfg(target_os = "linux")]

@@ -88,8 +88,7 @@ struct Address {
 
 /// The pods' addresses of the primary interface, each with its subnet's prefix, in the file's order (pure).
 fn secondaries(bytes: &[u8]) -> Result<Vec<IpNet>, String> {
-    let text = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(bytes);
-    let Interfaces { interfaces } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let Interfaces { interfaces } = serde_json::from_str(&host::decode_text(bytes)).map_err(|error| error.to_string())?;
     let primary = interfaces.iter().find(|interface| interface.is_primary).ok_or("no interface is the primary one")?;
     let mut all = Vec::new();
     for subnet in &primary.subnets {
@@ -121,7 +120,7 @@ fn addresses(config: &Config) -> Result<Vec<IpNet>, CniError> {
         return Err(CniError::config(format!("{file} is longer than {} MiB", LONGEST >> 20)));
     }
     let bytes = fs::read(&config.file).map_err(|error| failed(&error))?;
-    secondaries(&bytes).map_err(|reason| CniError::config(format!("cannot use {file}: {reason}")))
+    secondaries(&bytes).map_err(|reason| CniError::config(format!("cannot use {file}: {reason}; write the machine's interfaces there as JSON")))
 }
 
 /// Serves one request.
@@ -202,6 +201,8 @@ mod tests {
         assert_eq!(read.iter().map(IpNet::to_string).collect::<Vec<_>>(), ["10.10.187.69/26", "10.10.187.70/26"]);
         let marked = [&[0xef, 0xbb, 0xbf], FILE.as_bytes()].concat();
         assert_eq!(secondaries(&marked).unwrap(), read);
+        let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain(FILE.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+        assert_eq!(secondaries(&utf16).unwrap(), read, "as Windows PowerShell writes it");
         let answer = answer(read[0]);
         assert_eq!((answer.ips[0].gateway, answer.dns.nameservers.join("")), ("10.10.187.65".parse().ok(), NAME_SERVER.to_owned()));
         for (text, words) in [
@@ -214,6 +215,17 @@ mod tests {
         ] {
             let error = secondaries(text.as_bytes()).unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn half_written_file_gives_no_address() {
+        let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain(FILE.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+        for whole in [FILE.as_bytes(), &utf16] {
+            assert!(secondaries(whole).is_ok());
+            for cut in 0..whole.len() {
+                secondaries(&whole[..cut]).unwrap_err();
+            }
         }
     }
 }

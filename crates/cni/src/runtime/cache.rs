@@ -144,6 +144,18 @@ fn read(path: &Path) -> Result<Entry, String> {
     Ok(Entry { container_id: doc.container_id, ifname: doc.if_name, network, result, remembered })
 }
 
+/// Removes files of a network that do not read, but for those of `valid` (container id, interface): nobody else asks for what they remember.
+pub(super) fn forget_unreadable(cache_dir: &Path, network: &str, valid: &[(String, String)]) {
+    for file in fs::read_dir(cache_dir.join("results")).into_iter().flatten().flatten() {
+        let name = file.file_name().to_string_lossy().into_owned();
+        let is_valid = valid.iter().any(|(container_id, ifname)| name == format!("{network}-{container_id}-{ifname}"));
+        if name.starts_with(&format!("{network}-")) && !is_valid && read(&file.path()).is_err() {
+            // The next GC finds what stays.
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
 pub(super) fn remove(cache_dir: &Path, network: &str, attachment: &Attachment) -> Result<(), RuntimeError> {
     let path = path(cache_dir, network, attachment);
     match fs::remove_file(&path) {

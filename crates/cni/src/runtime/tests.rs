@@ -206,6 +206,37 @@ async fn gc_detaches_invalid_attachments() {
 }
 
 #[tokio::test]
+async fn half_written_memory_stops_neither_del_nor_gc_and_is_forgotten() {
+    let ipam = tempfile::tempdir().unwrap();
+    let mut conf = host_local(ipam.path());
+    conf["cniVersion"] = json!("1.1.0");
+    let host = Host::new(&conf);
+    let files = |dir: &Path| fs::read_dir(dir).unwrap().flatten().filter(|file| file.file_name() != "lock").count();
+    let (cache, held) = (host.dir.path().join("cache/results"), ipam.path().join("pods"));
+    host.runtime.add(&attachment("a")).await.unwrap();
+    let file = cache.join("pods-a-eth0");
+    let whole = fs::read(&file).unwrap();
+    for cut in 0..whole.len() {
+        fs::write(&file, &whole[..cut]).unwrap();
+        assert!(cache::find(&host.dir.path().join("cache"), &attachment("a")).unwrap().is_empty(), "{cut}");
+    }
+    for cut in [0, 1, whole.len() / 2, whole.len() - 1] {
+        host.runtime.add(&attachment("a")).await.unwrap();
+        fs::write(&file, &whole[..cut]).unwrap();
+        host.runtime.del(&attachment("a")).await.unwrap();
+        assert_eq!((files(&cache), files(&held)), (0, 1), "{cut}: the last address is left");
+        for id in ["a", "b"] {
+            host.runtime.add(&attachment(id)).await.unwrap();
+            fs::write(cache.join(format!("pods-{id}-eth0")), &whole[..cut]).unwrap();
+        }
+        host.runtime.gc(&[("b".into(), "eth0".into())]).await.unwrap();
+        assert_eq!((files(&cache), files(&held)), (1, 2), "{cut}: b's are left");
+        host.runtime.gc(&[]).await.unwrap();
+        assert_eq!((files(&cache), files(&held)), (0, 1), "{cut}");
+    }
+}
+
+#[tokio::test]
 async fn odd_names_never_reach_a_plugin() {
     let ipam = tempfile::tempdir().unwrap();
     let host = Host::new(&host_local(ipam.path()));

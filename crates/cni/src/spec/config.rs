@@ -177,7 +177,7 @@ pub struct NetworkList {
 impl NetworkList {
     /// Reads a `.conflist`, or a `.conf` as a list of one. Errors: code 6 or 7; the message names the defect.
     pub fn parse(bytes: &[u8]) -> Result<Self, CniError> {
-        let text = decode_text(bytes);
+        let text = host::decode_text(bytes);
         let mut value: Value = serde_json::from_str(&text).map_err(|e| CniError::decode("the network configuration", &e))?;
         fold(&mut value, &["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "plugins"]);
         let Some(Value::Array(plugins)) = value.get_mut("plugins").map(Value::take) else {
@@ -229,20 +229,6 @@ fn list_version(value: &Value) -> Result<SpecVersion, CniError> {
 /// Container ids and network names: a letter or digit first, then letters, digits, `_`, `.` and `-`.
 pub fn valid_id(id: &str) -> bool {
     id.starts_with(|c: char| c.is_ascii_alphanumeric()) && id.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
-}
-
-/// Windows PowerShell writes UTF-16 with a byte order mark (`Out-File`) or UTF-8 with one.
-fn decode_text(bytes: &[u8]) -> String {
-    let utf16 = |rest: &[u8], read: fn([u8; 2]) -> u16| {
-        let units: Vec<u16> = rest.chunks_exact(2).map(|c| read([c[0], c[1]])).collect();
-        String::from_utf16_lossy(&units)
-    };
-    match bytes {
-        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
-        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
-        [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest).into_owned(),
-        _ => String::from_utf8_lossy(bytes).into_owned(),
-    }
 }
 
 /// Go prints empty lists as `null`.

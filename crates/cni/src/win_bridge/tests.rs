@@ -505,3 +505,26 @@ fn overlay_endpoints_have_the_mac_and_provider_that_other_nodes_know() {
     let wrong = host.call(Command::Add, "b", &namespace, json!({"cniVersion": "1.0.0", "name": "pods", "type": "win-overlay"})).unwrap_err();
     assert!(wrong.msg.contains("win-overlay needs Overlay"), "{wrong:?}");
 }
+
+/// What a crash of upstream's host-local leaves of a reservation: its pod's endpoint holds the address all the same.
+#[test]
+fn half_written_reservation_of_a_running_pod_gives_its_address_to_nobody() {
+    let whole = "live\r\neth0";
+    for cut in 0..whole.len() {
+        let host = Host::new();
+        let namespace = host.make_namespace().to_string();
+        let live = host.call(Command::Add, "live", &namespace, host.conf()).unwrap().unwrap().primary_ip().unwrap();
+        let file = host.ipam_dir.path().join("pods").join(live.to_string());
+        std::fs::write(&file, &whole[..cut]).unwrap();
+        let next = host.call(Command::Add, "next", &host.make_namespace().to_string(), host.conf()).unwrap().unwrap();
+        assert_ne!(next.primary_ip(), Some(live), "{cut}");
+        let mut gc = host.conf();
+        gc["cni.dev/valid-attachments"] = json!([{"containerID": "live", "ifname": "eth0"}, {"containerID": "next", "ifname": "eth0"}]);
+        host.call(Command::Gc, "", "", gc.clone()).unwrap();
+        assert!(file.exists() && host.endpoints().len() == 2, "{cut}");
+        host.call(Command::Del, "live", &namespace, host.conf()).unwrap();
+        gc["cni.dev/valid-attachments"] = json!([{"containerID": "next", "ifname": "eth0"}]);
+        host.call(Command::Gc, "", "", gc).unwrap();
+        assert_eq!((host.endpoints().len(), host.reserved()), (1, vec![next.primary_ip().unwrap().to_string()]), "{cut}");
+    }
+}

@@ -61,6 +61,13 @@ mod tests {
         assert!(write(&sub, &json!({"name": "b"})).unwrap());
         let names: Vec<_> = fs::read_dir(&sub).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [FILE]);
+        let whole = fs::read(sub.join(FILE)).unwrap();
+        let utf16: Vec<u8> = String::from_utf8_lossy(&whole).encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for other in (0..whole.len()).map(|cut| &whole[..cut]).chain([&utf16[..]]) {
+            fs::write(sub.join(FILE), other).unwrap();
+            assert!(write(&sub, &json!({"name": "b"})).unwrap(), "what a crash or somebody else left is written anew: {other:?}");
+            assert_eq!(fs::read(sub.join(FILE)).unwrap(), whole);
+        }
         remove(&sub).unwrap();
         remove(&sub).unwrap();
         assert!(!sub.join(FILE).exists());

@@ -61,7 +61,7 @@ impl NetConf {
         if bytes.len() > LONGEST {
             return Err(NetConfError::TooLong);
         }
-        let value: Value = serde_json::from_str(&text(bytes)).map_err(|error| NetConfError::Json(error.to_string()))?;
+        let value: Value = serde_json::from_str(&host::decode_text(bytes)).map_err(|error| NetConfError::Json(error.to_string()))?;
         let Value::Object(map) = value else { return Err(NetConfError::Json("it has no members".to_owned())) };
         if is_set(&map, "EnableIPv6") {
             return Err(NetConfError::Setting("EnableIPv6"));
@@ -122,17 +122,6 @@ fn is_set(map: &Map<String, Value>, key: &str) -> bool {
 /// A value as an error shows it.
 fn short(value: &Value) -> String {
     value.to_string().chars().take(40).collect()
-}
-
-fn text(bytes: &[u8]) -> String {
-    let utf16 =
-        |rest: &[u8], read: fn([u8; 2]) -> u16| String::from_utf16_lossy(&rest.chunks_exact(2).map(|c| read([c[0], c[1]])).collect::<Vec<_>>());
-    match bytes {
-        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
-        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
-        [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest).into_owned(),
-        _ => String::from_utf8_lossy(bytes).into_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -258,8 +258,8 @@ fn network(config: &Complete) -> Result<(fabric::Mode, fabric::Vxlan)> {
 /// Settings of BGP, with the passwords of their files.
 fn bgp(config: &node_config::node::BgpConfiguration) -> Result<fabric::Bgp> {
     let password = |path: &str| {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the password of BGP in {path}"))?;
-        fabric::mode::bgp::password(&text).with_context(|| format!("cannot use the password of BGP in {path}"))
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read the password of BGP in {path}"))?;
+        fabric::mode::bgp::password(&host::decode_text(&bytes)).with_context(|| format!("cannot use the password of BGP in {path}"))
     };
     let mesh = Some(config.mesh_password_file.as_str()).filter(|path| !path.is_empty());
     Ok(fabric::Bgp {

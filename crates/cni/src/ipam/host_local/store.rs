@@ -1,5 +1,8 @@
 //! Reservations on disk, in upstream's format:
 //! `DATADIR/NETWORK/{lock, last_reserved_ip.N, ADDRESS…}`; an address's file holds `CONTAINER CR LF INTERFACE`.
+//!
+//! Upstream writes its files in place, so a crash leaves the beginning of one, or an empty one. Whatever is in a file, its address is taken.
+//! Such a file is nobody's: DEL leaves it, and GC removes it unless it may be that of an attachment whose own file is missing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -93,8 +96,8 @@ impl Locked<'_> {
 
     /// The address that range set `index` handed out last.
     pub fn last_reserved(&self, index: usize) -> Option<IpAddr> {
-        let text = fs::read_to_string(self.store.dir.join(format!("last_reserved_ip.{index}"))).ok()?;
-        text.trim().parse().ok()
+        let bytes = fs::read(self.store.dir.join(format!("last_reserved_ip.{index}"))).ok()?;
+        String::from_utf8_lossy(&bytes).trim().parse().ok()
     }
 
     fn reservations(&self) -> Result<Vec<(PathBuf, IpAddr, String)>, CniError> {
@@ -103,8 +106,12 @@ impl Locked<'_> {
         let mut found = Vec::new();
         for entry in entries.filter_map(Result::ok) {
             let Some(ip) = entry.file_name().to_str().and_then(address) else { continue };
-            let content = fs::read_to_string(entry.path()).map_err(|e| self.error("read", &entry.path(), &e))?;
-            found.push((entry.path(), ip, content));
+            match fs::read(entry.path()) {
+                Ok(bytes) => found.push((entry.path(), ip, String::from_utf8_lossy(&bytes).into_owned())),
+                // Not a file of this store: its address stays taken, and the others are none the worse for it.
+                Err(_) if entry.file_type().is_ok_and(|kind| !kind.is_file()) => {}
+                Err(e) => return Err(self.error("read", &entry.path(), &e)),
+            }
         }
         Ok(found)
     }
@@ -118,7 +125,7 @@ impl Locked<'_> {
 
     /// Frees every address of `owner`; none is fine.
     pub fn release(&self, owner: Owner<'_>) -> Result<(), CniError> {
-        self.remove_where(|content| owner.matches(content))
+        self.remove_where(|_, content| owner.matches(content))
     }
 
     /// Frees every address that none of `valid` (container id, interface) holds. An empty interface stands for all of the container's.
@@ -127,12 +134,20 @@ impl Locked<'_> {
             Owner { container_id, ifname }.matches(content)
                 || (ifname.is_empty() && content.lines().next().is_some_and(|id| id.trim() == container_id))
         };
-        self.remove_where(|content| !valid.iter().any(|(container_id, ifname)| holds(container_id, ifname, content)))
+        let all = self.reservations()?;
+        // A file that was half written may be that of a valid attachment which has no whole one of the same address family.
+        let may_be = |ip: IpAddr, container_id: &str, ifname: &str, content: &str| {
+            let whole = |(_, other, held): &(PathBuf, IpAddr, String)| other.is_ipv4() == ip.is_ipv4() && holds(container_id, ifname, held);
+            Owner { container_id, ifname }.content().starts_with(content) && !all.iter().any(whole)
+        };
+        self.remove_where(|ip, content| {
+            !valid.iter().any(|(container_id, ifname)| holds(container_id, ifname, content) || may_be(ip, container_id, ifname, content))
+        })
     }
 
-    fn remove_where(&self, drop_it: impl Fn(&str) -> bool) -> Result<(), CniError> {
-        for (path, _, content) in self.reservations()? {
-            if drop_it(&content) {
+    fn remove_where(&self, drop_it: impl Fn(IpAddr, &str) -> bool) -> Result<(), CniError> {
+        for (path, ip, content) in self.reservations()? {
+            if drop_it(ip, &content) {
                 fs::remove_file(&path).map_err(|e| self.error("remove", &path, &e))?;
                 step();
             }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::spec::PluginConfig;
 
+mod half_written;
 #[cfg(unix)]
 pub(crate) mod soak;
 
