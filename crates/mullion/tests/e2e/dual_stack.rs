@@ -7,8 +7,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, PATIENCE, run, until};
+use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::hns;
+use crate::from_node::{At, from_node};
 use crate::http::{fetched, page};
 use crate::{busybox, manifests};
 
@@ -31,27 +32,6 @@ fn families(addresses: &[String]) -> Vec<&'static str> {
         Err(_) => "none",
     };
     addresses.iter().map(family).collect()
-}
-
-/// A page of a server at an address.
-#[derive(Clone, Debug)]
-struct At {
-    address: String,
-    port: u64,
-    page: &'static str,
-}
-
-impl At {
-    fn url(&self) -> String {
-        let host = if self.address.contains(':') { format!("[{}]", self.address) } else { self.address.clone() };
-        format!("http://{host}:{}/{}", self.port, self.page)
-    }
-
-    /// What busybox' shell does to get it. Debian's static busybox resolves no service's name, hence no `wget`.
-    fn script(&self) -> String {
-        let Self { address, port, page } = self;
-        format!("printf 'GET /{page} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n' | /bin/busybox nc -w 5 {address} {port}")
-    }
 }
 
 /// Whether a server's page says that the client was at `address`.
@@ -175,20 +155,6 @@ pub fn every_pair_of_pods(cluster: &Cluster) {
             }
         }
     }
-}
-
-/// A page, asked in a node's own network.
-#[track_caller]
-fn from_node(cluster: &Cluster, node: &str, at: &At) -> String {
-    let status = cluster.place.mullion(&["status"]).ok("mullion status");
-    let enter = status.lines().find_map(|line| line.split_once("enter the lab: ")).map(|(_, enter)| enter.to_owned()).expect("a way into the lab");
-    let run_dir = std::fs::read_dir(cluster.place.path().join("run").join("mullion")).expect("RUN's place");
-    let run_dir = run_dir.flatten().map(|entry| entry.path()).find(|path| path.is_dir()).expect("RUN");
-    let line = format!("{enter} nsenter --net={}/ns/{node} sh -s", run_dir.display());
-    until(&format!("{} from node {node}", at.url()), PATIENCE, || {
-        let output = run(cluster.place.command("sh").args(["-c", &line]), &at.script());
-        if output.out.contains(" 200 OK") { Ok(output.out.replace('\r', "")) } else { Err(format!("{line}: {output:?}")) }
-    })
 }
 
 /// Nodes of both systems reach the pods of their own and of other nodes; pods reach a node.

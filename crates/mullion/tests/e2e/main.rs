@@ -17,6 +17,7 @@ mod commands;
 mod controllers;
 mod dual_stack;
 mod footprint;
+mod from_node;
 mod hns_failures;
 mod http;
 mod images;
@@ -27,6 +28,7 @@ mod networks;
 mod outside;
 mod pods;
 mod policies;
+mod policies_alone;
 mod probes;
 mod recovery;
 mod registry;
@@ -52,6 +54,7 @@ fn services_lead_to_pods_of_both_systems() {
         ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
         ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
         ("a Windows pod reaches a Linux pod", services::linux_server),
+        ("a Windows node reaches ClusterIPs and NodePorts", services::windows_node_reaches_services),
         ("hns list shows networks, endpoints and load balancers", commands::hns_lists),
         ("logs, describe, get -o wide and explain answer", commands::kubectl_reads),
         ("a changed manifest is rolled out", services::changed_manifest),
@@ -71,8 +74,11 @@ fn router_joins_the_pods_of_all_nodes() {
         ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
         ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
         ("a Windows pod reaches a Linux pod", services::linux_server),
+        ("a Windows node reaches ClusterIPs and NodePorts", services::windows_node_reaches_services),
+        ("network policies: pods reach each other without", policies::pods_run),
+        ("network policies: selected peers get in", policies::selected_peers_get_in),
     ];
-    cluster::take(&Cluster::up_with("", &["--network", "l3"]), steps);
+    cluster::take(&Cluster::up_with("", &["--network", "l3", "--network-policy"]), steps);
 }
 
 #[test]
@@ -101,8 +107,11 @@ fn overlay_joins_the_pods_of_all_nodes() {
         ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
         ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
         ("a Windows pod reaches a Linux pod", services::linux_server),
+        ("a Windows node reaches Services of its own pods, and NodePorts", services::windows_node_reaches_services_of_its_own_pods),
+        ("network policies: pods reach each other without", policies::pods_run),
+        ("network policies: selected peers get in", policies::selected_peers_get_in),
     ];
-    cluster::take(&Cluster::up_with("", &["--network", "vxlan"]), steps);
+    cluster::take(&Cluster::up_with("", &["--network", "vxlan", "--network-policy"]), steps);
 }
 
 #[test]
@@ -113,9 +122,12 @@ fn bgp_joins_the_pods_of_all_nodes() {
         ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
         ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other),
         ("a Windows pod reaches a Linux pod", services::linux_server),
+        ("a Windows node reaches ClusterIPs and NodePorts", services::windows_node_reaches_services),
+        ("network policies: pods reach each other without", policies::pods_run),
+        ("network policies: selected peers get in", policies::selected_peers_get_in),
         ("Calico's resources take effect", networks::bgp_peers_of_calico_take_effect),
     ];
-    cluster::take(&Cluster::up_with("", &["--network", "bgp"]), steps);
+    cluster::take(&Cluster::up_with("", &["--network", "bgp", "--network-policy"]), steps);
 }
 
 #[test]
@@ -126,8 +138,11 @@ fn transparent_network_joins_the_pods_of_all_nodes() {
         ("a Linux pod reaches it by ClusterIP and by name", services::linux_pod_reaches_it),
         ("Windows pods reach pods of the same and the other node", services::windows_pods_reach_each_other_through_relays),
         ("a Windows pod reaches a Linux pod", services::linux_server),
+        ("a Windows node reaches ClusterIPs and NodePorts", services::windows_node_reaches_services),
+        ("network policies: pods reach each other without", policies::pods_run),
+        ("network policies: selected peers get in", policies::selected_peers_get_in),
     ];
-    cluster::take(&Cluster::up_with("", &["--network", "transparent"]), steps);
+    cluster::take(&Cluster::up_with("", &["--network", "transparent", "--network-policy"]), steps);
 }
 
 #[test]
@@ -142,17 +157,6 @@ fn network_policies_hold_between_pods_of_both_systems() {
         ("the deciding rule is explained", policies::explained_and_reported),
     ];
     cluster::take(&Cluster::up_with("", &["--network-policy"]), steps);
-}
-
-#[test]
-fn network_policies_hold_in_every_mode_of_the_pod_network() {
-    for mode in ["l3", "vxlan", "transparent"] {
-        let steps: &[Step] = &[
-            ("pods reach each other without policies", policies::pods_run),
-            ("deny by default, let in by selectors", policies::selected_peers_get_in),
-        ];
-        cluster::take(&Cluster::up_with("", &["--network-policy", "--network", mode]), steps);
-    }
 }
 
 #[test]

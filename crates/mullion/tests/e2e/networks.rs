@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::hns;
+use crate::from_node::internal_ip;
 
 /// The router has a route for each node's pods, and no other host has one.
 pub fn router_has_the_routes(cluster: &Cluster) {
@@ -11,9 +12,7 @@ pub fn router_has_the_routes(cluster: &Cluster) {
     let nodes = nodes["items"].as_array().expect("nodes");
     for node in nodes {
         let (name, cidr) = (node["metadata"]["name"].as_str().expect("a name"), node["spec"]["podCIDR"].as_str().expect("a pod CIDR"));
-        let addresses = node["status"]["addresses"].as_array().expect("addresses");
-        let address = addresses.iter().find(|address| address["type"] == "InternalIP").and_then(|address| address["address"].as_str());
-        let line = format!("route + {cidr} via {} ({name})", address.expect("an address"));
+        let line = format!("route + {cidr} via {} ({name})", internal_ip(cluster, name));
         until("the router's route", PATIENCE, || {
             let log = cluster.place.mullion(&["logs", "gw"]).ok("mullion logs gw");
             if log.contains(&line) { Ok(()) } else { Err(format!("no {line:?} in {log}")) }
@@ -50,10 +49,8 @@ pub fn nodes_learn_routes_by_bgp(cluster: &Cluster) {
     for own in nodes {
         for other in nodes.iter().filter(|other| name(other) != name(own)) {
             let cidr = other["spec"]["podCIDR"].as_str().expect("a pod CIDR");
-            let addresses = other["status"]["addresses"].as_array().expect("addresses");
-            let address = addresses.iter().find(|address| address["type"] == "InternalIP").and_then(|address| address["address"].as_str());
-            let (session, route) =
-                (format!("{} ({}): session established", name(other), address.expect("an address")), format!("route + {cidr} via "));
+            let address = internal_ip(cluster, &name(other));
+            let (session, route) = (format!("{} ({address}): session established", name(other)), format!("route + {cidr} via "));
             until("the session and the route", PATIENCE, || {
                 let log = cluster.place.mullion(&["logs", &name(own)]).ok("mullion logs");
                 if log.contains(&session) && log.contains(&route) { Ok(()) } else { Err(format!("no {session:?} or {route:?} in {log}")) }

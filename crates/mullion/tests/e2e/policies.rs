@@ -103,12 +103,12 @@ fn expect_at(cluster: &Cluster, what: &str, port: u16, service: bool, allowed: i
     });
 }
 
-fn policy(cluster: &Cluster, ns: &str, name: &str, spec: Value) {
+pub fn policy(cluster: &Cluster, ns: &str, name: &str, spec: Value) {
     let metadata = json!({"name": name, "namespace": ns});
     cluster.apply(&json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}).to_string());
 }
 
-fn clear(cluster: &Cluster) {
+pub fn clear(cluster: &Cluster) {
     for ns in ["px", "py"] {
         cluster.kubectl(&["-n", ns, "delete", "networkpolicies", "--all"]);
     }

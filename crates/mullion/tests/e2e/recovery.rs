@@ -164,9 +164,7 @@ fn a_killed_process_is_restarted_and_pods_survive() {
     let names: Vec<String> = processes(&cluster).iter().map(|process| process["name"].as_str().unwrap_or_default().to_owned()).collect();
     assert!(names.len() >= 4, "control plane, network service, runtime, node: {names:?}");
     for name in &names {
-        let init = Footprint::of(&cluster).init;
-        let inside = process(&cluster, name)["pid"].as_u64().expect("a process number");
-        kill("-9", outside(init, inside).unwrap_or_else(|| panic!("{name} is not process {inside} of the lab")));
+        kill_process(&cluster, name);
         until(&format!("{name} again"), PATIENCE, || {
             let process = process(&cluster, name);
             if process["restarts"].as_u64() >= Some(1) && process["ready"] == true { Ok(()) } else { Err(process.to_string()) }
@@ -191,7 +189,15 @@ fn processes(cluster: &Cluster) -> Vec<Value> {
     status["processes"].as_array().cloned().unwrap_or_default()
 }
 
-fn process(cluster: &Cluster, name: &str) -> Value {
+/// Kills a process of the lab by its name in `mullion status`.
+#[track_caller]
+pub fn kill_process(cluster: &Cluster, name: &str) {
+    let init = Footprint::of(cluster).init;
+    let inside = process(cluster, name)["pid"].as_u64().expect("a process number");
+    kill("-9", outside(init, inside).unwrap_or_else(|| panic!("{name} is not process {inside} of the lab")));
+}
+
+pub fn process(cluster: &Cluster, name: &str) -> Value {
     processes(cluster).into_iter().find(|process| process["name"] == name).unwrap_or_default()
 }
 

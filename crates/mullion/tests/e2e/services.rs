@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::has_load_balancer;
+use crate::from_node::{At, from_node, internal_ip, run_on_node};
 use crate::http::{fetched, page, request};
 use crate::{busybox, manifests};
 
@@ -101,7 +102,7 @@ fn windows_pods_fetch(cluster: &Cluster, services_keep_the_client: bool) {
     }
 }
 
-/// busybox' web server, from the host and from a Windows pod (`near`, of an earlier step).
+/// busybox' web server `penguin`, from the host and from a Windows pod (`near`, of an earlier step).
 pub fn linux_server(cluster: &Cluster) {
     let serve = "mkdir -p /www && echo from Linux > /www/index.html && exec httpd -f -p 80 -h /www";
     cluster.apply(&format!("{}{}", manifests::script("penguin", serve, ""), manifests::node_port("penguin")));
@@ -110,6 +111,41 @@ pub fn linux_server(cluster: &Cluster) {
     let ip = cluster.pods("penguin")[0]["status"]["podIP"].as_str().expect("an address").to_owned();
     for host in [ip.as_str(), "penguin"] {
         assert_eq!(fetched(cluster.node_port("near"), &format!("http://{host}/")).trim(), "from Linux", "asked {host}");
+    }
+}
+
+/// ClusterIPs and NodePorts from the Windows node `win01` itself: of a pod of its own, of one of another Windows node, and of one of a Linux
+/// node (`server`, `far` and `penguin`, of earlier steps).
+pub fn windows_node_reaches_services(cluster: &Cluster) {
+    windows_node_asks(cluster, true);
+}
+
+/// The same where the node is no part of the pods' network (overlays): other nodes' pods answer it by NodePorts alone.
+pub fn windows_node_reaches_services_of_its_own_pods(cluster: &Cluster) {
+    windows_node_asks(cluster, false);
+}
+
+fn windows_node_asks(cluster: &Cluster, cluster_ips_of_others: bool) {
+    let node = "win01";
+    for (service, page) in [("server", "hostname"), ("far", "hostname"), ("penguin", "")] {
+        let pod = &cluster.pods(service)[0];
+        let is_own = pod["spec"]["nodeName"] == node;
+        let answer = if page.is_empty() { "from Linux" } else { pod["metadata"]["name"].as_str().expect("a name") };
+        let cluster_ip = cluster.json(&["service", service])["spec"]["clusterIP"].as_str().expect("a ClusterIP").to_owned();
+        let by_cluster_ip = At { address: cluster_ip, port: 80, page };
+        let node_port = u64::from(cluster.node_port(service));
+        let at = |name: &str| At { address: internal_ip(cluster, name), port: node_port, page };
+        let mut all: Vec<At> = [node, "win02", "lin01"].iter().map(|name| at(name)).collect();
+        if is_own || cluster_ips_of_others {
+            all.push(by_cluster_ip);
+        } else {
+            let output = run_on_node(cluster, node, &by_cluster_ip.script());
+            assert!(!output.out.contains("HTTP/1"), "{service} at {by_cluster_ip:?}: {output:?}");
+        }
+        for at in &all {
+            let seen = from_node(cluster, node, at);
+            assert!(seen.contains(answer), "node {node} asked {service} at {at:?}: {seen}");
+        }
     }
     // As process 1 it takes no notice of SIGTERM: it ends at the deadline.
     cluster.kubectl(&["delete", "pod/penguin", "service/penguin", "--grace-period=1", "--timeout=10s"]);
