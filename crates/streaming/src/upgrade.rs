@@ -7,7 +7,7 @@ use http_body_util::Full;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use thiserror_ext::AsReport as _;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Protocols of the streams inside SPDY, offered and chosen.
 pub const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
@@ -225,15 +225,56 @@ pub fn join<B>(
     (response, copying)
 }
 
-/// Copies bytes both ways until both ends have ended, or one fails.
-pub async fn copy<A, B>(mut a: A, mut b: B)
+/// Copies bytes both ways. What one end sent before it was gone still reaches the other: a runtime's streaming server writes a program's exit
+/// code and closes the connection, which resets it when something that the client sent was not read.
+pub async fn copy<A, B>(a: A, b: B)
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    if let Err(error) = tokio::io::copy_bidirectional_with_sizes(&mut a, &mut b, BUFFER, BUFFER).await {
+    let ((from_a, to_a), (from_b, to_b)) = (tokio::io::split(a), tokio::io::split(b));
+    let (there, back) = (forward(from_a, to_b), forward(from_b, to_a));
+    tokio::pin!(there, back);
+    let other = tokio::select! {
+        end = &mut there => match end {
+            Ok(()) => back.await,
+            Err(gone) => Err(gone),
+        },
+        end = &mut back => match end {
+            Ok(()) => there.await,
+            Err(gone) => Err(gone),
+        },
+    };
+    if let Err(error) = other {
         tracing::debug!(%error, "a passed-through connection ended");
     }
+}
+
+/// Copies until `from` ends or `to` takes no more; then `to` is told that nothing follows. That `to` takes no more is no failure: what it sent
+/// is read by the other direction, to its end.
+///
+/// # Errors
+/// When `from` cannot be read.
+async fn forward(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> std::io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    let read = loop {
+        let length = match from.read(&mut buffer).await {
+            Ok(0) => break Ok(()),
+            Ok(length) => length,
+            Err(error) => break Err(error),
+        };
+        let written = async {
+            to.write_all(&buffer[..length]).await?;
+            to.flush().await
+        };
+        if let Err(error) = written.await {
+            tracing::debug!(%error, "one end of a passed-through connection takes no more");
+            break Ok(());
+        }
+    };
+    // One that is gone needs not be told.
+    let _ = to.shutdown().await;
+    read
 }
 
 #[cfg(test)]
@@ -242,6 +283,33 @@ mod tests {
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_server_sent_before_it_reset_the_connection_arrives() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let mut connection = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        connection.write_all(b"never read").await.unwrap();
+        server.readable().await.unwrap();
+        server.write_all(b"exit code 3").await.unwrap();
+        // What is left unread makes the end a reset.
+        drop(server);
+        // The client still talks while it waits for the answer.
+        let (mut client, near) = tokio::io::duplex(1 << 10);
+        client.write_all(b"more").await.unwrap();
+        // The first write finds the reset, or causes it: of several one does.
+        let talking = async {
+            for _ in 0..3 {
+                let _ = connection.write(b".").await;
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            copy(near, connection).await;
+        };
+        let mut answer = Vec::new();
+        let (read, ()) = tokio::join!(client.read_to_end(&mut answer), talking);
+        read.unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), "exit code 3");
     }
 
     #[test]
