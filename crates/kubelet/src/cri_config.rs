@@ -250,7 +250,14 @@ fn notes(pod: &Pod, c: &Container, restarts: u32) -> HashMap<String, String> {
         (annotations::MESSAGE_POLICY.to_owned(), c.termination_message_policy.clone().unwrap_or_else(|| "File".into())),
         (annotations::GRACE.to_owned(), grace.to_string()),
     ]);
-    if let Some(ports) = &c.ports {
+    if let Some(grace) = pod.metadata.deletion_grace_period_seconds {
+        notes.insert(annotations::DELETION_GRACE.to_owned(), grace.to_string());
+    }
+    // Upstream's kubelet runs the hook of a container whose pod it no longer knows.
+    if let Some(hook) = c.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) {
+        notes.insert(annotations::PRE_STOP.to_owned(), serde_json::to_string(hook).unwrap_or_default());
+    }
+    if let Some(ports) = c.ports.as_ref().filter(|ports| !ports.is_empty()) {
         notes.insert(annotations::PORTS.to_owned(), serde_json::to_string(ports).unwrap_or_default());
     }
     notes

@@ -21,6 +21,8 @@ pub(crate) mod status;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, PodStatus};
 
@@ -77,6 +79,8 @@ pub(crate) struct Container {
     pub reason: String,
     /// Termination message, or what the runtime says.
     pub message: String,
+    /// Where the runtime says that the container writes its termination message: a path of the node.
+    pub message_file: Option<String>,
     pub image: String,
     pub image_id: String,
     /// What the runtime says that it enforces.
@@ -165,10 +169,13 @@ pub(crate) fn spec_of(pod: &Pod, name: &str) -> Option<Spec> {
     own.or_else(|| ephemeral(pod).into_iter().find(|c| c.name == name))
 }
 
-/// Hash of the fields whose change restarts a container.
+/// Hash of the fields whose change restarts a container, as upstream's kubelet writes it (container/helpers.go `HashContainer`): a node that
+/// changes its agent keeps its containers. FNV-1a of 32 bits, over the JSON of name and image as Go prints a slice of bytes.
 pub(crate) fn container_hash(spec: &Spec) -> String {
-    let text = serde_json::json!({"name": spec.name, "image": spec.image}).to_string();
-    // FNV-1a, 32 bits, as upstream.
+    let fields = BTreeMap::from([("image", spec.image.as_deref().unwrap_or_default()), ("name", &spec.name)]);
+    let json = serde_json::to_string(&fields).unwrap_or_default();
+    let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
+    let text = format!("([]uint8)[{}]", bytes.join(" "));
     let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
 }

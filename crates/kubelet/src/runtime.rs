@@ -15,7 +15,9 @@ pub(crate) mod annotations {
     pub(crate) const RESTARTS: &str = "io.kubernetes.container.restartCount";
     pub(crate) const MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     pub(crate) const MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    pub(crate) const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
     pub(crate) const GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+    pub(crate) const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
     pub(crate) const PORTS: &str = "io.kubernetes.container.ports";
 }
 
@@ -70,8 +72,12 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
     let image = s.image.unwrap_or_default();
     let shown = if image.user_specified_image.is_empty() { image.image } else { image.user_specified_image };
     let resources = s.resources.and_then(|r| r.linux).map(|r| enforced(&r));
+    // Each agent names the file in its own way.
+    let message = s.annotations.get(annotations::MESSAGE_PATH);
+    let message_file = s.mounts.into_iter().find(|mount| Some(&mount.container_path) == message).map(|mount| mount.host_path);
     Container {
         resources,
+        message_file,
         id: s.id,
         sandbox,
         name: s.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),

@@ -147,6 +147,15 @@ impl World {
 const INIT: &str = r#"{"initContainers":[{"name":"i","image":"x"},{"name":"side","image":"x","restartPolicy":"Always"},{"name":"j","image":"x"}]}"#;
 
 #[test]
+fn container_hashes_are_those_of_upstreams_kubelet() {
+    // The first is of upstream's own test (container/container_hash_test.go), the others of containers that its kubelet 1.36 made.
+    for (name, image, want) in [("test_container", "foo/image:v1", "8e45cbd0")] {
+        let spec: Spec = serde_json::from_value(json!({"name": name, "image": image, "command": ["any"]})).unwrap();
+        assert_eq!(container_hash(&spec), want, "{name} {image}");
+    }
+}
+
+#[test]
 fn a_new_pod_comes_up_step_by_step() {
     let mut w = World::new(json!({}));
     w.memory.volumes = Volumes::NotReady;

@@ -4,7 +4,7 @@ use host::{HostError, PodPath};
 
 use super::Worker;
 use crate::logs;
-use crate::pod::{Observed, State};
+use crate::pod::{Container, Observed, State};
 
 /// Bytes of a termination message at most.
 const MESSAGE: u64 = 4096;
@@ -18,6 +18,14 @@ impl Worker {
         Ok(dir.join(&format!("message-{restarts}"))?)
     }
 
+    /// Where a run of a container wrote its termination message. A container that upstream's kubelet made has a file of another name, in the
+    /// same directory. What lies elsewhere is a volume of the pod, whose links the agent does not follow.
+    fn written_message(&self, c: &Container) -> Result<PodPath, HostError> {
+        let own = self.message_file(&c.name, c.restarts)?;
+        let told = c.message_file.as_deref().and_then(|path| self.agent.root.parse(path).ok());
+        Ok(told.filter(|told| told.parent() == own.parent()).unwrap_or(own))
+    }
+
     /// Fills in the messages of ended containers, each read once.
     pub(super) fn add_messages(&mut self, observed: &mut Observed) {
         for c in observed.containers.iter_mut().filter(|c| c.state == State::Exited) {
@@ -27,7 +35,7 @@ impl Worker {
             }
             let spec = self.state.spec_of(&c.name);
             let policy = spec.and_then(|s| s.termination_message_policy).unwrap_or_default();
-            let file = self.message_file(&c.name, c.restarts);
+            let file = self.written_message(c);
             let bytes = file.and_then(|f| self.agent.root.read(&f, MESSAGE)).ok().flatten().unwrap_or_default();
             let mut message = String::from_utf8_lossy(&bytes).into_owned();
             if message.is_empty() && policy == "FallbackToLogsOnError" && c.exit_code != 0 {
