@@ -115,7 +115,12 @@ impl Rib {
     ///
     /// # Errors
     /// When the peer told more routes than it may: its session is to be ended.
-    pub fn update(&mut self, source: &Source, limits: &Limits, update: Update) -> Result<BTreeSet<IpNet>, TooMany> {
+    pub fn update(&mut self, source: &Source, limits: &Limits, mut update: Update) -> Result<BTreeSet<IpNet>, TooMany> {
+        if source.external {
+            // They are of the inside of an AS: another one's count for nothing (RFC 7606, sections 7.5, 7.9 and 7.10).
+            (update.attributes.local_pref, update.attributes.originator) = (None, None);
+            update.attributes.clusters.clear();
+        }
         let told = self.told.entry(source.peer).or_default();
         let mut touched = Vec::new();
         for prefix in update.withdrawn {

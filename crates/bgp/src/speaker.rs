@@ -92,12 +92,14 @@ impl Held {
         Self { config, session, up: None, told: BTreeSet::new(), ended: BTreeSet::new(), finished: false }
     }
 
-    /// Whether a restarted speaker has to wait for it no longer.
+    /// Whether a restarted speaker has to wait for it no longer before it says that it told everything. Of two that restart, neither waits.
     fn settled(&self) -> bool {
-        self.up.as_ref().is_some_and(|(_, agreed)| match &agreed.graceful {
-            None => true,
-            Some(graceful) => graceful.restarting || agreed.families.is_subset(&self.ended),
-        })
+        self.told_all() || self.up.as_ref().and_then(|(_, agreed)| agreed.graceful.as_ref()).is_some_and(|graceful| graceful.restarting)
+    }
+
+    /// Whether it told everything, or will not say when it did.
+    fn told_all(&self) -> bool {
+        self.up.as_ref().is_some_and(|(_, agreed)| agreed.graceful.is_none() || agreed.families.is_subset(&self.ended))
     }
 }
 
@@ -107,8 +109,11 @@ pub struct Speaker {
     config: Config,
     peers: BTreeMap<IpAddr, Held>,
     rib: Rib,
-    /// Until then, at most, the routes of before the restart stay.
+    /// Until then, at most, it says that it restarts, and tells no peer that it told everything.
     restarting: Option<Time>,
+    /// Until then, at most, the routes of before the restart stay. It may be longer: a peer that restarts too tells its routes only after it
+    /// heard that it was told everything.
+    partial: Option<Time>,
     changed: bool,
 }
 
@@ -118,7 +123,7 @@ impl Speaker {
         let wait = Duration::from_secs(config.restart_time.unwrap_or(0).into());
         let restarting = (restarted && !wait.is_zero()).then_some(now + wait);
         let blank = Config { peers: BTreeMap::new(), announce: BTreeSet::new(), ..config.clone() };
-        let mut speaker = Self { config: blank, peers: BTreeMap::new(), rib: Rib::default(), restarting, changed: true };
+        let mut speaker = Self { config: blank, peers: BTreeMap::new(), rib: Rib::default(), restarting, partial: restarting, changed: true };
         let outputs = speaker.handle(now, Input::Configure(config));
         (speaker, outputs)
     }
@@ -130,7 +135,7 @@ impl Speaker {
 
     /// Whether the routes are whole: false shortly after a restart, when those of before still have to stay.
     pub fn is_whole(&self) -> bool {
-        self.restarting.is_none()
+        self.partial.is_none()
     }
 
     /// Whether routes or their wholeness changed since the last question.
@@ -156,7 +161,7 @@ impl Speaker {
     /// When [`Input::Tick`] is due.
     pub fn deadline(&self) -> Option<Time> {
         let sessions = self.peers.values().filter_map(|held| held.session.deadline());
-        sessions.chain(self.rib.deadline()).chain(self.restarting).min()
+        sessions.chain(self.rib.deadline()).chain(self.restarting).chain(self.partial).min()
     }
 
     /// One step.
@@ -374,12 +379,12 @@ impl Speaker {
 
     /// Ends the time after a restart when every peer told its routes, and says to peers that they know everything.
     fn finish(&mut self, now: Time, outputs: &mut Vec<Output>) {
-        if let Some(until) = self.restarting {
-            if until > now && !self.peers.values().all(Held::settled) {
-                return;
-            }
-            self.restarting = None;
-            self.changed = true;
+        if self.restarting.is_some_and(|until| until > now) && !self.peers.values().all(Held::settled) {
+            return;
+        }
+        self.restarting = None;
+        if self.partial.is_some_and(|until| until <= now || self.peers.values().all(Held::told_all)) {
+            (self.partial, self.changed) = (None, true);
             outputs.push(Output::Note("the routes of before the restart are settled".to_owned()));
         }
         for (peer, held) in self.peers.iter_mut().filter(|(_, held)| !held.finished) {

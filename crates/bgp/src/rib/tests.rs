@@ -154,6 +154,10 @@ fn routes_that_cannot_be_are_not_taken_and_withdraw_what_was_there() {
     }
     let own_as = with(|attributes| attributes.prepend(64512));
     assert_eq!(rib.update(&source(9), &Limits { own_as_allowed: 1, ..limits() }, own_as).unwrap().len(), 1);
+    let from_outside = with(|attributes| (attributes.originator, attributes.local_pref) = ("10.0.0.1".parse().ok(), Some(7)));
+    assert_eq!(rib.update(&Source { external: true, ..source(9) }, &limits(), from_outside).unwrap().len(), 1);
+    let held = &rib.best()[&net(prefix)].attributes;
+    assert_eq!((held.originator, held.local_pref), (None, None), "another AS says nothing of the inside of ours");
     let too_many = announce(&["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"], "10.0.0.9");
     assert_eq!(rib.update(&source(9), &limits(), too_many), Err(TooMany(3)));
 }

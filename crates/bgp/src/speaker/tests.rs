@@ -61,6 +61,8 @@ struct World {
     notes: Vec<String>,
     /// Messages that announce or withdraw routes.
     updates: usize,
+    /// How often a speaker had no routes, and said that this is all.
+    gaps: usize,
 }
 
 impl World {
@@ -113,6 +115,7 @@ impl World {
     fn input(&mut self, own: IpAddr, input: Input) {
         let Some(speaker) = self.speakers.get_mut(&own) else { return };
         let outputs = speaker.handle(self.now, input);
+        self.gaps += usize::from(speaker.is_whole() && speaker.routes().is_empty());
         self.carry_out(own, outputs);
     }
 
@@ -241,8 +244,10 @@ fn two_that_restart_at_once_do_not_wait_for_each_other() {
     world.kill(2);
     world.start(config(1, &[(2, 64512)]), true);
     world.start(config(2, &[(1, 64512)]), true);
+    world.gaps = 0;
     world.pass(S * 20);
     assert!(world.speakers[&ip(1)].is_whole() && world.speakers[&ip(2)].is_whole());
+    assert_eq!(world.gaps, 0, "the routes of before stay until the others are there");
 }
 
 #[test]

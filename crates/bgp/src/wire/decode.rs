@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use netgauze_bgp_pkt::BgpMessage;
 use netgauze_bgp_pkt::capabilities::BgpCapability;
 use netgauze_bgp_pkt::notification::BgpNotificationMessage;
 use netgauze_bgp_pkt::open::BgpOpenMessage;
 use netgauze_bgp_pkt::path_attribute::{As4PathSegment, AsPath, AsPathSegmentType, MpReach, MpUnreach, PathAttribute, PathAttributeValue};
-use netgauze_bgp_pkt::update::BgpUpdateMessage;
-use netgauze_bgp_pkt::wire::deserializer::path_attribute::PathAttributeParsingError;
 use netgauze_bgp_pkt::wire::deserializer::{BgpMessageParsingError, BgpParsingContext};
 use netgauze_iana::address_family::AddressType;
 use netgauze_parse_utils::WritablePdu as _;
@@ -19,8 +17,15 @@ use netgauze_parse_utils::traits::ParseFromWithOneInput as _;
 
 use super::{Attributes, Family, Graceful, HEADER, LONGEST, Message, Notification, Open, Reach, Segment, Update};
 
+const UPDATE: u8 = 2;
 const NOTIFICATION: u8 = 3;
 const KEEPALIVE: u8 = 4;
+
+const MP_REACH_NLRI: u8 = 14;
+const MP_UNREACH_NLRI: u8 = 15;
+/// Attributes on which decisions depend: a route whose attribute cannot be read counts as withdrawn. ORIGIN, AS_PATH, NEXT_HOP, MULTI_EXIT_DISC,
+/// LOCAL_PREF, COMMUNITIES, ORIGINATOR_ID, CLUSTER_LIST, EXTENDED COMMUNITIES (two kinds), LARGE_COMMUNITY, OTC. Others are left out then.
+const NEEDED: [u8; 12] = [1, 2, 3, 4, 5, 8, 9, 10, 16, 25, 32, 35];
 
 /// The length of a message, by its header.
 ///
@@ -52,21 +57,22 @@ pub fn decode(frame: &[u8], four_octet: bool) -> Result<Message, Notification> {
         }
         KEEPALIVE if length != HEADER => return Err(bad_length()),
         KEEPALIVE => return Ok(Message::Keepalive),
+        UPDATE if length < HEADER + 4 => return Err(bad_length()),
+        UPDATE => return update(&frame[HEADER..], four_octet).map(Message::Update),
         _ => {}
     }
-    let mut context = BgpParsingContext::new(four_octet, HashMap::new(), HashMap::new(), false, false, false, false);
-    match BgpMessage::parse(&mut SliceReader::new(frame), &mut context) {
+    match BgpMessage::parse(&mut SliceReader::new(frame), &mut context(four_octet)) {
         Ok(BgpMessage::Open(message)) => open(&message).map(Message::Open),
-        Ok(BgpMessage::Update(message)) => {
-            let errors = context.reset_parsing_errors();
-            update(&message, errors.path_attr_errors()).map(Message::Update)
-        }
         Ok(BgpMessage::RouteRefresh(message)) => Ok(Message::Refresh(family(message.address_type()))),
-        Ok(BgpMessage::Notification(_) | BgpMessage::KeepAlive) => Err(Notification::new(1, 3)),
+        Ok(BgpMessage::Update(_) | BgpMessage::Notification(_) | BgpMessage::KeepAlive) => Err(Notification::new(1, 3)),
         // Of families that this codec does not know: nothing is to be sent again.
         Err(BgpMessageParsingError::BgpRouteRefreshMessageParsingError(_)) if length == HEADER + 4 => Ok(Message::Refresh(None)),
         Err(error) => Err(notification(error)),
     }
+}
+
+fn context(four_octet: bool) -> BgpParsingContext {
+    BgpParsingContext::new(four_octet, HashMap::new(), HashMap::new(), false, false, false, false)
 }
 
 /// What the codec would say, by its own bytes.
@@ -114,41 +120,81 @@ fn open(message: &BgpOpenMessage) -> Result<Open, Notification> {
     if asn == 0 {
         return Err(Notification::BAD_PEER_AS);
     }
+    if message.bgp_id().is_unspecified() {
+        return Err(Notification::BAD_ID);
+    }
     Ok(Open { asn, hold: message.hold_time(), id: message.bgp_id(), four_octet, families, refresh, graceful })
 }
 
-fn update(message: &BgpUpdateMessage, errors: &[PathAttributeParsingError]) -> Result<Update, Notification> {
-    // Which routes are meant cannot be read any more.
-    if errors.iter().any(|error| matches!(error, PathAttributeParsingError::MpReachErrorError(_) | PathAttributeParsingError::MpUnreachErrorError(_)))
-    {
-        return Err(Notification::new(3, 9));
-    }
-    let mut read = Reading::default();
-    message.path_attributes().iter().for_each(|attribute| read.attribute(attribute));
-    let mut update = Update { end_of_rib: message.end_of_rib().and_then(family).filter(|_| errors.is_empty()), ..Update::default() };
-    update.withdrawn = message.withdraw_routes().iter().map(|route| IpNet::V4(route.network().address().trunc())).collect();
-    update.withdrawn.append(&mut read.withdrawn);
-    let prefixes: Vec<IpNet> = message.nlri().iter().map(|route| IpNet::V4(route.network().address().trunc())).collect();
-    let mut missing = None;
+/// Reads the body of an UPDATE. A fault in an attribute costs the routes of the message, or that attribute alone (RFC 7606); the session ends
+/// only where it cannot be read which routes are meant. The codec reads one attribute at a time: the fault of one must not move the others.
+fn update(body: &[u8], four_octet: bool) -> Result<Update, Notification> {
+    let whole = counted(body).and_then(|(withdrawn, rest)| Some((withdrawn, counted(rest)?)));
+    let (withdrawn, (attributes, nlri)) = whole.ok_or(Notification::new(3, 1))?;
+    let mut read = Reading { withdrawn: prefixes(withdrawn)?, ..Reading::default() };
+    let prefixes = prefixes(nlri)?;
+    let empty = body.len() == 4;
+    read.all(attributes, four_octet)?;
     if !prefixes.is_empty() {
         match read.next_hop {
             Some(next_hop) => read.announced.push(Reach { next_hop, prefixes }),
             None => {
-                missing = Some("NEXT_HOP");
-                update.withdrawn.extend(prefixes);
+                read.withdrawn.extend(prefixes);
+                read.fault("NEXT_HOP is missing");
             }
         }
     }
     if !read.announced.is_empty() {
-        missing = missing.or_else(|| [(read.origin, "ORIGIN"), (read.path, "AS_PATH")].into_iter().find(|(has, _)| !has).map(|(_, name)| name));
+        let missing = [(read.origin, "ORIGIN is missing"), (read.path, "AS_PATH is missing")].into_iter().find(|(has, _)| !has);
+        missing.into_iter().for_each(|(_, text)| read.fault(text));
+        if read.attributes.times(0) > 0 {
+            read.fault("AS_PATH has the AS 0");
+        }
     }
-    update.malformed = errors.first().map(ToString::to_string).or_else(|| missing.map(|name| format!("{name} is missing")));
-    if update.malformed.is_some() {
-        update.withdrawn.extend(read.announced.drain(..).flat_map(|reach| reach.prefixes));
+    if read.malformed.is_some() {
+        read.withdrawn.extend(read.announced.drain(..).flat_map(|reach| reach.prefixes));
     }
-    update.announced = read.announced;
-    update.attributes = read.attributes;
-    Ok(update)
+    let only_unreach = withdrawn.is_empty() && nlri.is_empty() && read.seen.len() == 1 && read.malformed.is_none();
+    Ok(Update {
+        end_of_rib: if empty { Some(Family::V4) } else { read.nothing_unreached.filter(|_| only_unreach) },
+        withdrawn: read.withdrawn,
+        attributes: read.attributes,
+        announced: read.announced,
+        malformed: read.malformed,
+    })
+}
+
+/// A list behind its length in bytes, and what follows.
+fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u16::from_be_bytes(*length).into())
+}
+
+/// Prefixes of IPv4.
+fn prefixes(mut bytes: &[u8]) -> Result<Vec<IpNet>, Notification> {
+    let mut nets = Vec::new();
+    while let [length, rest @ ..] = bytes {
+        let bad = || Notification::new(3, 10);
+        let count = usize::from(length.div_ceil(8));
+        let (head, tail) = rest.split_at_checked(count).filter(|_| *length <= 32).ok_or_else(bad)?;
+        let mut octets = [0; 4];
+        octets[..count].copy_from_slice(head);
+        nets.push(IpNet::V4(Ipv4Net::new(octets.into(), *length).map_err(|_| bad())?.trunc()));
+        bytes = tail;
+    }
+    Ok(nets)
+}
+
+/// The first attribute, by its number, and what follows.
+fn first_attribute(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    const EXTENDED_LENGTH: u8 = 0x10;
+    let (head, length) = match bytes {
+        [flags, _, high, low, ..] if flags & EXTENDED_LENGTH != 0 => (4, u16::from_be_bytes([*high, *low])),
+        [flags, _, length, ..] if flags & EXTENDED_LENGTH == 0 => (3, u16::from(*length)),
+        _ => return None,
+    };
+    let (whole, rest) = bytes.split_at_checked(head + usize::from(length))?;
+    Some((bytes[1], whole, rest))
 }
 
 /// Attributes so far.
@@ -160,9 +206,54 @@ struct Reading {
     next_hop: Option<IpAddr>,
     announced: Vec<Reach>,
     withdrawn: Vec<IpNet>,
+    /// By their numbers.
+    seen: BTreeSet<u8>,
+    /// Of MP_UNREACH_NLRI without prefixes.
+    nothing_unreached: Option<Family>,
+    /// The first fault that costs the routes.
+    malformed: Option<String>,
 }
 
 impl Reading {
+    fn fault(&mut self, text: &str) {
+        self.malformed.get_or_insert_with(|| text.to_owned());
+    }
+
+    fn all(&mut self, mut bytes: &[u8], four_octet: bool) -> Result<(), Notification> {
+        let mut context = context(four_octet);
+        while !bytes.is_empty() {
+            let Some((number, whole, rest)) = first_attribute(bytes) else {
+                self.fault("an attribute is longer than all of them");
+                return Ok(());
+            };
+            bytes = rest;
+            let of_routes = [MP_REACH_NLRI, MP_UNREACH_NLRI].contains(&number);
+            if !self.seen.insert(number) {
+                // The first one counts.
+                if of_routes {
+                    return Err(Notification::new(3, 1));
+                }
+                continue;
+            }
+            let mut reader = SliceReader::new(whole);
+            let fault = match PathAttribute::parse(&mut reader, &mut context) {
+                Ok(attribute) if reader.is_empty() => {
+                    self.attribute(&attribute);
+                    continue;
+                }
+                Ok(_) => format!("attribute {number} has bytes too many"),
+                Err(error) => error.to_string(),
+            };
+            if of_routes {
+                return Err(Notification::new(3, 9));
+            }
+            if NEEDED.contains(&number) {
+                self.fault(&fault);
+            }
+        }
+        Ok(())
+    }
+
     fn attribute(&mut self, attribute: &PathAttribute) {
         match attribute.value() {
             PathAttributeValue::Origin(origin) => {
@@ -193,9 +284,11 @@ impl Reading {
                 self.announced.push(Reach { next_hop: (*next_hop_global).into(), prefixes });
             }
             PathAttributeValue::MpUnreach(MpUnreach::Ipv4Unicast { nlri }) => {
+                self.nothing_unreached = nlri.is_empty().then_some(Family::V4);
                 self.withdrawn.extend(nlri.iter().map(|route| IpNet::V4(route.network().address().trunc())));
             }
             PathAttributeValue::MpUnreach(MpUnreach::Ipv6Unicast { nlri }) => {
+                self.nothing_unreached = nlri.is_empty().then_some(Family::V6);
                 self.withdrawn.extend(nlri.iter().map(|route| IpNet::V6(route.network().address().trunc())));
             }
             PathAttributeValue::MpReach(_) | PathAttributeValue::MpUnreach(_) => {}

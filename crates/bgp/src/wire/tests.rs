@@ -112,21 +112,88 @@ fn raw(attributes: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// ORIGIN, AS_PATH and NEXT_HOP of a route.
+const ORIGIN: &[u8] = &[0x40, 1, 1, 0];
+const PATH: &[u8] = &[0x40, 2, 6, 2, 1, 0, 0, 0xfc, 0x58];
+const HOP: &[u8] = &[0x40, 3, 4, 10, 0, 0, 1];
+const REACH: &[u8] = &[0x80, 14, 30, 0, 2, 1, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 64, 0xfd, 0, 0, 2, 0, 0, 0, 0];
+
 #[test]
 fn malformed_attributes_withdraw_the_routes() {
-    let (origin, path, hop) = ([0x40, 1, 1, 0], [0x40, 2, 0], [0x40, 3, 4, 10, 0, 0, 1]);
-    let good = update(&raw(&[&origin[..], &path, &hop].concat()), true);
+    let good = update(&raw(&[ORIGIN, PATH, HOP].concat()), true);
     assert_eq!((good.announced.len(), good.withdrawn.len(), good.malformed), (1, 0, None));
-    let cases: [(&[&[u8]], &str); 4] = [
-        (&[&path, &hop], "ORIGIN is missing"),
-        (&[&origin, &hop], "AS_PATH is missing"),
-        (&[&origin, &path], "NEXT_HOP is missing"),
-        (&[&[0x40, 1, 1, 9], &path, &hop], "ORIGIN"),
+    // RFC 7606, section 7, and RFC 7607.
+    let cases: [(&[&[u8]], &str); 19] = [
+        (&[PATH, HOP], "ORIGIN is missing"),
+        (&[ORIGIN, HOP], "AS_PATH is missing"),
+        (&[ORIGIN, PATH], "NEXT_HOP is missing"),
+        (&[&[0x40, 1, 1, 9], PATH, HOP], "ORIGIN"),
+        (&[&[0x40, 1, 2, 0, 0], PATH, HOP], "ORIGIN"),
+        (&[&[0xc0, 1, 1, 0], PATH, HOP], "ttribute"),
+        (&[ORIGIN, &[0x40, 2, 5, 2, 1, 0, 0, 0xfc], HOP], "AS_PATH"),
+        (&[ORIGIN, &[0x40, 2, 2, 2, 0], HOP], "AS_PATH"),
+        (&[ORIGIN, &[0x40, 2, 6, 3, 1, 0, 0, 0xfc, 0x58], HOP], "AS_PATH"),
+        (&[ORIGIN, &[0x40, 2, 6, 2, 1, 0, 0, 0, 0], HOP], "AS_PATH has the AS 0"),
+        (&[ORIGIN, PATH, &[0x40, 3, 5, 10, 0, 0, 1, 0]], "NEXT_HOP"),
+        (&[ORIGIN, PATH, HOP, &[0x80, 4, 3, 0, 0, 1]], "MULTI_EXIT_DISC"),
+        (&[ORIGIN, PATH, HOP, &[0x40, 5, 5, 0, 0, 0, 1, 0]], "LOCAL_PREF"),
+        (&[ORIGIN, PATH, HOP, &[0xc0, 8, 3, 0, 0, 1]], "ommunit"),
+        (&[ORIGIN, PATH, HOP, &[0x80, 9, 3, 0, 0, 1]], "originator"),
+        (&[ORIGIN, PATH, HOP, &[0x80, 10, 3, 0, 0, 1]], "in "),
+        (&[ORIGIN, PATH, HOP, &[0xc0, 32, 11, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]], "arge"),
+        (&[ORIGIN, PATH, HOP, &[0xc0, 8, 40, 0]], "longer than all"),
+        (&[ORIGIN, PATH, HOP, &[0xc0]], "longer than all"),
     ];
     for (attributes, reason) in cases {
         let read = update(&raw(&attributes.concat()), true);
         assert_eq!((read.announced.len(), read.withdrawn), (0, vec![net("192.168.1.0/24")]), "{reason}");
         assert!(read.malformed.as_ref().is_some_and(|text| text.contains(reason)), "{reason}: {:?}", read.malformed);
+    }
+    // Of both families.
+    let both = update(&raw(&[REACH, &[0x40, 1, 1, 9], PATH, HOP].concat()), true);
+    assert_eq!(both.withdrawn, [net("fd00:2::/64"), net("192.168.1.0/24")]);
+}
+
+#[test]
+fn attributes_that_decide_nothing_are_left_out_when_malformed_or_told_twice() {
+    let cases: [&[&[u8]]; 6] = [
+        &[ORIGIN, PATH, HOP, &[0x40, 6, 1, 0]],
+        &[ORIGIN, PATH, HOP, &[0xc0, 7, 3, 0, 0, 1]],
+        &[ORIGIN, PATH, HOP, &[0xc0, 17, 5, 2, 1, 0, 0, 1]],
+        &[ORIGIN, PATH, HOP, ORIGIN],
+        &[ORIGIN, PATH, HOP, &[0x40, 1, 1, 2], &[0x40, 3, 4, 10, 0, 0, 2]],
+        &[ORIGIN, PATH, &[0x40, 2, 0], HOP],
+    ];
+    for attributes in cases {
+        let read = update(&raw(&attributes.concat()), true);
+        let expected = Attributes { as_path: vec![Segment::Sequence(vec![64600])], ..Attributes::default() };
+        let reach = Reach { next_hop: "10.0.0.1".parse().unwrap(), prefixes: vec![net("192.168.1.0/24")] };
+        assert_eq!((read.attributes, read.announced, read.malformed), (expected, vec![reach], None), "{attributes:?}");
+    }
+}
+
+#[test]
+fn routes_that_cannot_be_read_end_the_session() {
+    let told = |frame: &[u8]| decode(frame, true).unwrap_err();
+    let twice = told(&raw(&[REACH, ORIGIN, PATH, HOP, REACH].concat()));
+    assert_eq!((twice.code, twice.subcode), (3, 1), "MP_REACH_NLRI twice");
+    let mut reach = REACH.to_vec();
+    reach[24] = 200;
+    let unread = told(&raw(&[&reach, ORIGIN, PATH, HOP].concat()));
+    assert_eq!((unread.code, unread.subcode), (3, 9), "a prefix of 200 bits");
+    let mut long = raw(&[ORIGIN, PATH, HOP].concat());
+    let at = long.len() - 4;
+    long[at] = 33;
+    assert_eq!((told(&long).code, told(&long).subcode), (3, 10), "a prefix of 33 bits");
+    let mut cut = raw(&[ORIGIN, PATH, HOP].concat());
+    cut.pop();
+    cut[17] -= 1;
+    assert_eq!((told(&cut).code, told(&cut).subcode), (3, 10), "a prefix that is cut off");
+    for (hold, id, fault) in [(1u16, [10, 0, 0, 9], (2, 6)), (2, [10, 0, 0, 9], (2, 6)), (90, [0; 4], (2, 3))] {
+        let mut open = vec![0xff; 16];
+        open.extend([0, 29, 1, 4, 0xfc, 0]);
+        open.extend(hold.to_be_bytes().into_iter().chain(id).chain([0]));
+        assert_eq!((told(&open).code, told(&open).subcode), fault, "hold time {hold}, id {id:?}");
     }
 }
 

@@ -75,6 +75,8 @@ enum Refusal {
     Services,
     /// It leads to hosts of the nodes' network.
     Nodes,
+    /// No other host has such addresses.
+    Martian,
     /// The next hop is no neighbour.
     NextHop(IpAddr),
 }
@@ -82,6 +84,9 @@ enum Refusal {
 fn refusal(inputs: &Inputs<'_>, own: &Own<'_>, prefix: &IpNet) -> Option<Refusal> {
     if own.row.pod_cidrs.iter().any(|cidr| cidr.contains(prefix)) {
         return Some(Refusal::OwnPods);
+    }
+    if is_martian(prefix) {
+        return Some(Refusal::Martian);
     }
     // Pods are never Services or nodes, whatever those two networks contain.
     if inputs.settings.cluster_cidrs.iter().any(|cluster| cluster.contains(prefix)) {
@@ -94,6 +99,20 @@ fn refusal(inputs: &Inputs<'_>, own: &Own<'_>, prefix: &IpNet) -> Option<Refusal
     (connected || own.pods.lans.iter().any(|net| net.contains(prefix))).then_some(Refusal::Nodes)
 }
 
+/// Loopback, link-local and multicast addresses, of which no route of another host can be true.
+fn is_martian(prefix: &IpNet) -> bool {
+    match prefix {
+        IpNet::V4(net) => {
+            let network = net.network();
+            net.prefix_len() >= 4 && (network.is_loopback() || network.is_link_local() || network.is_multicast())
+        }
+        IpNet::V6(net) => {
+            let network = net.network();
+            network.is_loopback() || net.prefix_len() >= 8 && (network.is_unicast_link_local() || network.is_multicast())
+        }
+    }
+}
+
 impl Refusal {
     fn problem(self, address: IpAddr, peer: &str, first: IpNet, count: usize) -> Problem {
         let routes = if count == 1 { format!("its route {first}") } else { format!("{count} of its routes, {first} among them,") };
@@ -102,6 +121,7 @@ impl Refusal {
             Self::OwnPods => (Kind::RouteRefused, "it leads to pods of this node; let one node alone announce them".to_owned()),
             Self::Services => (Kind::RouteRefused, "it leads to Services, which this node serves itself; do not announce them to nodes".to_owned()),
             Self::Nodes => (Kind::RouteRefused, "it leads to hosts of the nodes' network; do not announce them to nodes".to_owned()),
+            Self::Martian => (Kind::RouteRefused, "no other host has loopback, link-local or multicast addresses; do not announce them".to_owned()),
             Self::NextHop(hop) => (
                 Kind::NextHopUnreachable,
                 format!(

@@ -196,6 +196,9 @@ fn routes_follow_from_what_was_told_and_impossible_ones_are_refused() {
         ("192.168.1.128/25", "10.240.0.12"),
         ("10.96.1.0/24", "10.240.0.1"),
         ("10.240.0.2/32", "10.240.0.1"),
+        ("169.254.169.254/32", "10.240.0.1"),
+        ("224.0.0.0/4", "10.240.0.1"),
+        ("0.0.0.0/0", "10.0.0.99"),
         ("172.17.0.0/16", "10.0.0.99"),
         ("172.18.0.0/16", "10.0.0.99"),
     ]);
@@ -204,7 +207,8 @@ fn routes_follow_from_what_was_told_and_impossible_ones_are_refused() {
     route 192.168.2.0/24 via 10.240.0.12 (b)
     ! peer 10.240.0.1 (tor): its route 10.96.1.0/24 is not used: it leads to Services, which this node serves itself; do not announce them to nodes
     ! peer 10.240.0.1 (tor): its route 10.240.0.2/32 is not used: it leads to hosts of the nodes' network; do not announce them to nodes
-    ! peer 10.240.0.1 (tor): 2 of its routes, 172.17.0.0/16 among them, are not used: its next hop 10.0.0.99 is no neighbour of this host; let the peer put itself in its place (next hop self), or put both on one network
+    ! peer 10.240.0.1 (tor): 2 of its routes, 169.254.169.254/32 among them, are not used: no other host has loopback, link-local or multicast addresses; do not announce them
+    ! peer 10.240.0.1 (tor): 3 of its routes, 0.0.0.0/0 among them, are not used: its next hop 10.0.0.99 is no neighbour of this host; let the peer put itself in its place (next hop self), or put both on one network
     ! peer 10.240.0.12 (b): its route 192.168.1.128/25 is not used: it leads to pods of this node; let one node alone announce them
     ! peer 10.240.0.1 (tor): no BGP session: no connection to the peer; see that it has this node as its peer, and that port 179 is open
     ");
