@@ -250,6 +250,11 @@ fn answer(request: &Request, body: Vec<u8>, services: usize) -> (&'static str, V
         ["api", "v1", "namespaces", name] => {
             json(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "uid": "5c8d0000-0000-4000-8000-000000000001"}}))
         }
+        ["api", "v1", "namespaces"] => {
+            let system = json!({"metadata": {"name": "kube-system", "uid": "5c8d0000-0000-4000-8000-000000000001"}});
+            let (kind, version) = ("PartialObjectMetadataList", "meta.k8s.io/v1");
+            json(json!({"apiVersion": version, "kind": kind, "metadata": {"resourceVersion": VERSION}, "items": [system]}))
+        }
         [.., "services" | "endpointslices" | "nodes" | "servicecidrs"] => {
             let (kind, version, objects) = collection(request, services);
             let (from, most) = (request.number("continue").unwrap_or(0), request.number("limit").filter(|most| *most > 0).unwrap_or(usize::MAX));

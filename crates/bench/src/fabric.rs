@@ -1,4 +1,7 @@
-//! `bench fabric`: the pod network between nodes: plans, routes in the kernel, memory, and packets through its tunnel, in namespaces of its own.
+//! `bench fabric`: the pod network between nodes: plans, routes in the kernel, memory, routes of BGP, and packets through its tunnel, in namespaces
+//! of its own.
+
+mod bgp;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -62,6 +65,7 @@ pub fn part(args: &Args) -> Result<ExitCode> {
     }
     report.table(&format!("routes in the kernel, {NODES} nodes"), kernel);
     report.table(&format!("`mullion fabric router`, {NODES} nodes"), |figures| memory(figures, &args.mullion));
+    report.table("`mullion node --network bgp`, the pod network alone", |figures| bgp::measure(figures, &args.mullion));
     report.table("pod to pod of two nodes, vxlan", throughput);
     Ok(report.end())
 }

@@ -1,13 +1,14 @@
 //! BIRD and FRRouting as the router of the mode l3: routes pushed, read back, repaired, and packets by way of them.
 #![cfg(target_os = "linux")]
 
+mod daemons;
 mod world;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use daemons::{Daemons, path, prepare_frr, start_frr};
 use fabric::Mode;
 use fabric::apply::routes::{keep, plan};
 use fabric::mode::{Hop, Through};
@@ -17,41 +18,10 @@ use host::{HostRoute, LinuxRoutes, Routes};
 use ipnet::IpNet;
 use linux_sys::netlink::Route;
 use linux_sys::ns::{NetNs, in_lab};
-use rustix::mount::mount_bind;
 use test_lab::net::Lan;
 use test_lab::until;
 use world::checks::{Expected, follows_nodes, joins_all};
-use world::{MTU, World};
-
-/// Programs that end with the test.
-#[derive(Clone, Default)]
-struct Daemons(Arc<Mutex<Vec<Child>>>);
-
-impl Daemons {
-    /// Starts a program in a namespace, and waits for the socket that it makes.
-    fn start(&self, ns: &NetNs, program: &str, args: &[&str], socket: &Path) {
-        let _ = std::fs::remove_file(socket);
-        let spawn = || Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = ns.run(spawn).unwrap().unwrap_or_else(|error| panic!("{program}: {error}; run tools/setup"));
-        self.0.lock().unwrap().push(child);
-        until(format!("the socket of {program}"), || socket.exists());
-    }
-
-    fn end(&self) {
-        for mut child in self.0.lock().unwrap().drain(..) {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-    }
-}
-
-impl Drop for Daemons {
-    fn drop(&mut self) {
-        if Arc::strong_count(&self.0) == 1 {
-            self.end();
-        }
-    }
-}
+use world::{Families, MTU, World};
 
 /// A BIRD that includes `mullion.conf` of `dir`.
 fn bird(ns: &NetNs, dir: &Path, include: bool) -> (Daemons, BirdRoutes) {
@@ -69,39 +39,23 @@ fn bird(ns: &NetNs, dir: &Path, include: bool) -> (Daemons, BirdRoutes) {
     (daemons, routes)
 }
 
-fn path(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// Starts zebra and staticd without any configuration. They want to be of a group, which this test's root is not outside.
-fn start_frr(daemons: &Daemons, ns: &NetNs, dir: &Path) -> PathBuf {
-    let (sockets, group) = (dir.join("frr"), dir.join("group"));
-    std::fs::create_dir_all(&sockets).unwrap();
-    if !group.exists() {
-        let groups = std::fs::read_to_string("/etc/group").unwrap();
-        let mine = groups.lines().map(|line| if line.starts_with("frrvty:") { "frrvty:x:0:root" } else { line });
-        std::fs::write(&group, mine.collect::<Vec<_>>().join("\n") + "\n").unwrap();
-        mount_bind(&group, "/etc/group").unwrap();
-    }
-    std::fs::write(sockets.join("empty.conf"), "").unwrap();
-    for name in ["zebra", "staticd"] {
-        let (pid, zserv, conf) = (sockets.join(format!("{name}.pid")), sockets.join("zserv.api"), sockets.join("empty.conf"));
-        let args = ["-i", path(&pid), "-z", path(&zserv), "--vty_socket", path(&sockets), "-f", path(&conf), "-u", "root", "-g", "root", "-P", "0"];
-        daemons.start(ns, &format!("/usr/lib/frr/{name}"), &args, &sockets.join(format!("{name}.vty")));
-    }
+/// Zebra and staticd without any configuration.
+fn start_both(daemons: &Daemons, ns: &NetNs, dir: &Path) -> PathBuf {
+    let sockets = prepare_frr(dir);
+    ["zebra", "staticd"].iter().for_each(|name| start_frr(daemons, ns, &sockets, name, ""));
     sockets
 }
 
 fn frr(ns: &NetNs, dir: &Path) -> (Daemons, FrrRoutes) {
     let daemons = Daemons::default();
-    let sockets = start_frr(&daemons, ns, dir);
+    let sockets = start_both(&daemons, ns, dir);
     let routes = until("FRR", || FrrRoutes::open(&sockets).map_err(|error| error.to_string()));
     (daemons, routes)
 }
 
 fn l3_with(table: impl FnOnce(&NetNs, &Path) -> (Daemons, Arc<dyn Routes>)) -> (World, Daemons) {
     let mut kept = None;
-    let world = World::with_router(Mode::L3, |ns, dir| {
+    let world = World::with_router(Mode::L3, Families::Ipv4, |ns, dir| {
         let (daemons, table) = table(ns, dir);
         kept = Some(daemons);
         table
@@ -237,7 +191,7 @@ fn frr_takes_routes_and_reports_those_that_it_does_not_have() {
         follows(&table, &lan.router, || {
             // Its configuration is lost: nobody wrote it to a file.
             daemons.end();
-            start_frr(&daemons, &lan.router, dir.path());
+            start_both(&daemons, &lan.router, dir.path());
             until("FRR", || table.list().map_err(|error| error.to_string()));
         });
         // A route of the kernel that is not FRR's contradicts.

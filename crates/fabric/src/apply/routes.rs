@@ -11,6 +11,9 @@ use thiserror_ext::AsReport as _;
 use crate::mode::{Hop, Through, Uplink};
 use crate::problem::{Kind, Problem};
 
+/// The most changes at once that the log shows one by one.
+const LINES: usize = 200;
+
 /// One change of the routing table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -124,6 +127,10 @@ pub fn keep(table: &dyn Routes, desired: &BTreeMap<IpNet, Hop>, observed: &[Host
         }
     }
     match if taken.is_empty() { Ok(()) } else { table.commit() } {
+        Ok(()) if taken.len() > LINES => {
+            taken.iter().for_each(|step| tracing::debug!("route {step}"));
+            tracing::info!("{} routes changed; each at debug level", taken.len());
+        }
         Ok(()) => taken.iter().for_each(|step| tracing::info!("route {step}")),
         Err(error) => {
             problems.push(Problem::failed(error.to_report_string()));

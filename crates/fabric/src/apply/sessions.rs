@@ -298,6 +298,3 @@ fn listener((address, port): (IpAddr, u16)) -> std::io::Result<TcpListener> {
     socket.bind(SocketAddr::new(address, port))?;
     socket.listen(128)
 }
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests;

@@ -21,12 +21,12 @@ fn tor(node: u8, extra: &str) -> String {
 }
 
 /// The router as a peer.
-fn peered() -> Bgp {
+pub fn peered() -> Bgp {
     Bgp { peers: [("10.240.0.3".parse().unwrap(), 64600)].into(), ..Bgp::default() }
 }
 
 /// `host` has its routes to another's pods all the time until `done`.
-fn keeps_routes(host: &Host, number: u8, what: &str, mut done: impl FnMut() -> Result<(), String>) {
+pub fn keeps_routes(host: &Host, number: u8, what: &str, mut done: impl FnMut() -> Result<(), String>) {
     until(what, || {
         host.has_routes_to(number).unwrap_or_else(|gap| panic!("{what}: {gap}"));
         done()

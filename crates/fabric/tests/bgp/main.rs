@@ -4,4 +4,8 @@
 mod api;
 mod bird;
 mod cases;
+#[path = "../daemons/mod.rs"]
+mod daemons;
+mod frr;
+mod frr_cases;
 mod world;

@@ -1,5 +1,7 @@
 //! What holds between pods, nodes and hosts outside.
 
+use std::net::IpAddr;
+
 use fabric::Mode;
 use test_lab::until;
 
@@ -19,18 +21,21 @@ pub fn joins_all(world: &World, expected: &Expected) {
     for (name, pod) in &world.pods {
         for (node, host) in &world.hosts {
             let reaches = pod.node == *node || !node.starts_with("win") || expected.windows_node_reaches_others;
-            if reaches {
-                until(format!("node {node} reaches {name}"), || world.ask(&host.ns, pod.ip).map_err(|error| error.to_string()));
-            } else {
-                assert!(world.is_silent(&host.ns, pod.ip), "node {node} does not reach {name}");
+            for (ip, address) in pod.ips.iter().zip(&host.addresses) {
+                if reaches {
+                    until(format!("node {node} reaches {name} at {ip}"), || world.ask(&host.ns, *ip).map_err(|error| error.to_string()));
+                } else {
+                    assert!(world.is_silent(&host.ns, *ip), "node {node} does not reach {name}");
+                }
+                until(format!("{name} reaches node {node} at {address}"), || world.ask(&pod.ns, *address).map_err(|error| error.to_string()));
             }
-            until(format!("{name} reaches node {node}"), || world.ask(&pod.ns, host.address.into()).map_err(|error| error.to_string()));
         }
-        let outside = OUTSIDE.parse().unwrap();
-        if pod.node.starts_with("win") && !expected.windows_pods_reach_outside {
-            assert!(world.is_silent(&pod.ns, outside), "{name} reaches no other network");
-        } else {
-            assert_eq!(world.ask(&pod.ns, outside).unwrap(), world.hosts[pod.node].address.to_string(), "{name} leaves with its node's address");
+        for (outside, address) in world.families.of::<IpAddr>(&OUTSIDE).into_iter().zip(&world.hosts[pod.node].addresses) {
+            if pod.node.starts_with("win") && !expected.windows_pods_reach_outside {
+                assert!(world.is_silent(&pod.ns, outside), "{name} reaches no other network");
+            } else {
+                assert_eq!(world.ask(&pod.ns, outside).unwrap(), address.to_string(), "{name} leaves with its node's address");
+            }
         }
     }
     for name in world.hosts.keys() {
@@ -47,7 +52,11 @@ pub fn follows_nodes(mut world: World, largest: u32) {
     world.every_pair_exchanges_packets(largest);
     let same = |world: &World| world.every_pair_exchanges_packets(largest);
     let gateway = if world.mode == Mode::L3 { "gw" } else { "lin01" };
-    let has_route = |world: &World, cidr: &str| world.routes(gateway).iter().any(|dst| dst == cidr);
+    let routes = |world: &World, pods: u8| {
+        let all = world.routes(gateway);
+        world.cidrs(pods).iter().filter(|cidr| all.contains(&cidr.to_string())).count()
+    };
+    let each = world.cidrs(1).len();
 
     // A fabric that is not there changes nothing.
     world.stop_fabric("lin01");
@@ -59,12 +68,14 @@ pub fn follows_nodes(mut world: World, largest: u32) {
     // Removed, and registered anew.
     let lc = world.pods.remove("lc").unwrap();
     world.unregister("lin02");
-    until("the route to go", || !has_route(&world, "192.168.2.0/24"));
+    until("the routes to go", || routes(&world, 2) == 0);
     for pod in ["la", "wa"] {
-        until(format!("{pod} to lose a pod of the node that is gone"), || world.is_silent(&world.pods[pod].ns, lc.ip));
+        for ip in &lc.ips {
+            until(format!("{pod} to lose a pod of the node that is gone"), || world.is_silent(&world.pods[pod].ns, *ip));
+        }
     }
     same(&world);
-    world.register("lin02", "192.168.2.0/24");
+    world.register("lin02", 2);
     world.pods.insert("lc".into(), lc);
     same(&world);
 
@@ -72,19 +83,19 @@ pub fn follows_nodes(mut world: World, largest: u32) {
     world.pods.remove("wc").unwrap();
     world.hosts["win02"].simulator.as_ref().unwrap().add_fault("net-switch-blip=9s".parse().unwrap()).unwrap();
     world.unregister("win02");
-    until("the route to go", || !has_route(&world, "192.168.4.0/24"));
-    world.register("win02", "192.168.9.0/24");
+    until("the routes to go", || routes(&world, 4) == 0);
+    world.register("win02", 9);
     world.add_pod("win02", "wd");
-    let address = world.hosts["win02"].address.into();
+    let address = world.hosts["win02"].addresses[0];
     assert!(!world.is_silent(&world.hosts["lin01"].ns, address), "the uplink's switch is there all the time");
     same(&world);
 
     // Cut off: its pods are not reached, its routes stay, and it comes back by itself.
     world.partition("lin02", true);
-    let ip = world.pods["lc"].ip;
-    until("the silence", || world.is_silent(&world.pods["la"].ns, ip));
-    assert!(has_route(&world, "192.168.2.0/24"));
-    assert!(world.ask(&world.pods["la"].ns, world.pods["wd"].ip).is_ok());
+    let ips = world.pods["lc"].ips.clone();
+    until("the silence", || ips.iter().all(|ip| world.is_silent(&world.pods["la"].ns, *ip)));
+    assert_eq!(routes(&world, 2), each);
+    assert!(world.pods["wd"].ips.iter().all(|ip| world.ask(&world.pods["la"].ns, *ip).is_ok()));
     world.partition("lin02", false);
     same(&world);
 
@@ -99,7 +110,7 @@ pub fn follows_nodes(mut world: World, largest: u32) {
     same(&world);
 
     // A new node.
-    world.add_node("lin03", "192.168.5.0/24");
+    world.add_node("lin03", 5);
     world.add_pod("lin03", "ld");
     same(&world);
 }

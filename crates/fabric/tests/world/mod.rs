@@ -5,7 +5,7 @@ pub mod checks;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,7 +29,7 @@ use linux_sys::netlink::Rtnl;
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 use serde_json::{Value, json};
-use test_lab::net::{Lan, greeting, route, serve_tcp, set_up};
+use test_lab::net::{Lan, greeting, route, serve_tcp, set_up, settle};
 use test_lab::server::Keys;
 use test_lab::until;
 use tokio::sync::oneshot;
@@ -39,11 +39,39 @@ pub const MTU: u32 = 1400;
 /// How long nothing must come where nothing may.
 const SILENCE: Duration = Duration::from_millis(300);
 /// A host that is no node, behind the router.
-pub const OUTSIDE: &str = "172.30.0.2";
-const CLUSTER: &str = "192.168.0.0/16";
+pub const OUTSIDE: [&str; 2] = ["172.30.0.2", "fd00:30::2"];
+const CLUSTERS: [&str; 2] = ["192.168.0.0/16", "fd00:10:244::/48"];
+const SERVICES: [&str; 2] = ["10.96.0.0/12", "fd00:10:96::/112"];
+const LANS: [&str; 2] = ["10.240.0.0/24", "fd00:10:240::/64"];
+
+/// The address families of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    Ipv4,
+    Both,
+    /// Both, and the primary one is IPv6.
+    Ipv6First,
+}
+
+impl Families {
+    /// The primary one first; 0 is IPv4, 1 IPv6, as in the lists above.
+    fn order(self) -> &'static [usize] {
+        match self {
+            Self::Ipv4 => &[0],
+            Self::Both => &[0, 1],
+            Self::Ipv6First => &[1, 0],
+        }
+    }
+
+    /// What these families have of a list.
+    pub fn of<T: std::str::FromStr<Err: std::fmt::Debug>>(self, both: &[impl AsRef<str>; 2]) -> Vec<T> {
+        self.order().iter().map(|family| both[*family].as_ref().parse().unwrap()).collect()
+    }
+}
 
 pub struct World {
     pub mode: Mode,
+    pub families: Families,
     pub hosts: BTreeMap<&'static str, Host>,
     pub pods: BTreeMap<String, Pod>,
     lan: Lan,
@@ -58,7 +86,8 @@ pub struct World {
 
 pub struct Host {
     pub ns: NetNs,
-    pub address: Ipv4Addr,
+    /// One of each family, as all lists of addresses here.
+    pub addresses: Vec<IpAddr>,
     directory: PathBuf,
     /// Of a Windows node.
     pub simulator: Option<Simulator>,
@@ -67,7 +96,7 @@ pub struct Host {
 
 pub struct Pod {
     pub node: &'static str,
-    pub ip: IpAddr,
+    pub ips: Vec<IpAddr>,
     pub ns: NetNs,
 }
 
@@ -118,35 +147,30 @@ fn limit_packets(ns: &NetNs, link: &str) {
 impl World {
     /// Two nodes of each system, with their fabrics, and two pods on the first of each. In the mode l3 the router's kernel has the routes.
     pub fn new(mode: Mode) -> Self {
-        Self::with_router(mode, |ns, _| Arc::new(LinuxRoutes::open_in(ns).unwrap()))
+        Self::of(mode, Families::Ipv4)
+    }
+
+    /// The same with these address families.
+    pub fn of(mode: Mode, families: Families) -> Self {
+        Self::with_router(mode, families, |ns, _| Arc::new(LinuxRoutes::open_in(ns).unwrap()))
     }
 
     /// The same with another table of the router, made from its namespace and a directory.
-    pub fn with_router(mode: Mode, table: impl FnOnce(&NetNs, &Path) -> Arc<dyn Routes>) -> Self {
+    pub fn with_router(mode: Mode, families: Families, table: impl FnOnce(&NetNs, &Path) -> Arc<dyn Routes>) -> Self {
         let (lan, lan2) = (Lan::new(), Lan::new());
-        let outside = NetNs::new_anonymous().unwrap();
-        let (router, far) = (Rtnl::open_in(&lan.router).unwrap(), Rtnl::open_in(&outside).unwrap());
-        router.add_veth("out", "eth0", Some(&outside)).unwrap();
-        set_up(&router, "out", &["172.30.0.1/24"]);
-        set_up(&far, "eth0", &["172.30.0.2/24"]);
-        route(&far, "10.240.0.0/24", "172.30.0.1");
-        let forward = || {
-            sysctl::set("net.ipv4.ip_forward", "1").unwrap();
-            ["all", "lan0"].iter().for_each(|link| sysctl::set(&format!("net.ipv4.conf.{link}.send_redirects"), "0").unwrap());
-        };
-        lan.router.run(forward).unwrap();
+        let outside = outside(&lan);
         let directory = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let within = vec!["10.240.0.0/24".parse().unwrap()];
+        let within = families.of(&LANS);
         let store = Keys::new().config(directory.path().join("store"));
         let config = apiserver::Config { node_networks: NodeNetworks { within, except: Vec::new() }, ..store };
         let server = runtime.block_on(apiserver::start(config)).unwrap();
         let (hosts, pods) = (BTreeMap::new(), BTreeMap::new());
-        serve(&outside, OUTSIDE.parse().unwrap());
-        let mut world = Self { mode, hosts, pods, lan, lan2, directory, runtime, server, router: None, _outside: outside };
-        for (number, name) in ["lin01", "lin02", "win01", "win02"].into_iter().enumerate() {
+        OUTSIDE.iter().for_each(|address| serve(&outside, address.parse().unwrap()));
+        let mut world = Self { mode, families, hosts, pods, lan, lan2, directory, runtime, server, router: None, _outside: outside };
+        for (name, pods) in [("lin01", 1), ("lin02", 2), ("win01", 3), ("win02", 4)] {
             world.add_host(name);
-            world.register(name, &format!("192.168.{}.0/24", number + 1));
+            world.register(name, pods);
         }
         limit_packets(&world.lan.router, "lan0");
         if mode == Mode::L3 {
@@ -161,14 +185,22 @@ impl World {
     }
 
     fn add_host(&mut self, name: &'static str) {
-        let address = Ipv4Addr::new(10, 240, 0, number(name));
-        let ns = self.lan.host(&address.to_string());
+        let both = [format!("10.240.0.{}", number(name)), format!("fd00:10:240::{}", number(name))];
+        let ns = self.lan.host(&both[0]);
+        let addresses = self.families.of(&both);
+        if addresses.len() > 1 {
+            let inside = Rtnl::open_in(&ns).unwrap();
+            without_dad(&ns, "eth0");
+            set_up(&inside, "eth0", &[&format!("{}/64", both[1])]);
+            route(&inside, "::/0", "fd00:10:240::1");
+            settle(&ns);
+        }
         let port = format!("h{}", number(name));
         limit_packets(&ns, "eth0");
         limit_packets(&self.lan.router, &port);
         let directory = self.directory.path().join(name);
-        let host = Host { ns, address, directory, simulator: None, fabric: None };
-        serve(&host.ns, host.address.into());
+        let host = Host { ns, addresses, directory, simulator: None, fabric: None };
+        host.addresses.iter().for_each(|address| serve(&host.ns, *address));
         self.hosts.insert(name, host);
         if is_windows(name) {
             if self.mode == Mode::Transparent {
@@ -197,14 +229,20 @@ impl World {
         host.simulator = Some(Simulator::new(Box::new(kernel), Switches::of(HnsVersion::new(15, 5)), Some(store)).unwrap());
     }
 
-    /// Registers a Node as its agent does, with a pod CIDR as the controller gives it.
-    pub fn register(&self, name: &str, cidr: &str) {
-        let address = self.hosts[name].address.to_string();
+    /// The pod CIDRs with that number.
+    pub fn cidrs(&self, pods: u8) -> Vec<IpNet> {
+        self.families.of(&[format!("192.168.{pods}.0/24"), format!("fd00:10:244:{pods}::/64")])
+    }
+
+    /// Registers a Node as its agent does, with the pod CIDRs of that number as the controller gives them.
+    pub fn register(&self, name: &str, pods: u8) {
+        let cidrs = self.cidrs(pods);
+        let addresses: Vec<Value> = self.hosts[name].addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
         let os = if is_windows(name) { "windows" } else { "linux" };
         self.block_on(async |nodes| {
-            let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]}});
+            let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}, "spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}});
             nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
-            let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+            let status = json!({"status": {"addresses": addresses}});
             nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
         });
     }
@@ -234,18 +272,11 @@ impl World {
             _ => Identity { user: format!("system:node:{name}"), groups: vec!["system:nodes".into(), "system:authenticated".into()] },
         };
         let (api, ns) = (self.server.in_process(identity), self.hosts.get(name).map_or(&self.lan.router, |host| &host.ns).clone());
-        let (mode, node_name, session) = (self.mode, name.to_owned(), hns.map(Simulator::session));
+        let (mode, families, node_name, session) = (self.mode, self.families, name.to_owned(), hns.map(Simulator::session));
         move || fabric::Config {
             client: Client::new(api, "default"),
             api: cluster::ApiServer::default(),
-            settings: Settings {
-                mode,
-                vxlan: Vxlan::default(),
-                bgp: fabric::Bgp::default(),
-                node_name,
-                cluster_cidrs: vec![CLUSTER.parse().unwrap()],
-                role,
-            },
+            settings: Settings { mode, vxlan: Vxlan::default(), bgp: fabric::Bgp::default(), node_name, cluster_cidrs: families.of(&CLUSTERS), role },
             routes: Arc::new(LinuxRoutes::open_in(&ns).unwrap()),
             changes: session.clone().map(|session| hcn::watch::Watch::start(HcnClient::new(session), hcn::watch::Timing::default()).listen()),
             hcn: session.map(HcnClient::new),
@@ -265,8 +296,8 @@ impl World {
             attachment,
             cluster_uid: "uid".into(),
             network_name: "mullion".into(),
-            service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
-            lans: vec!["10.240.0.0/24".parse().unwrap()],
+            service_cidrs: self.families.of(&SERVICES),
+            lans: self.families.of(&LANS),
             dns_ip: "10.96.0.10".parse().unwrap(),
             cluster_domain: "cluster.local".into(),
             cni_conf_dir: host.directory.join("net.d"),
@@ -283,9 +314,9 @@ impl World {
     }
 
     /// One more node, with its fabric.
-    pub fn add_node(&mut self, name: &'static str, cidr: &str) {
+    pub fn add_node(&mut self, name: &'static str, pods: u8) {
         self.add_host(name);
-        self.register(name, cidr);
+        self.register(name, pods);
         self.start_fabric(name);
     }
 
@@ -298,12 +329,12 @@ impl World {
         table.list().unwrap().iter().filter(|route| route.ours).for_each(|route| table.delete(route).unwrap());
     }
 
-    /// The first plug-in of the configuration that the fabric wrote for this pod CIDR.
-    fn plugin(&self, node: &str, cidr: &str) -> Value {
+    /// The first plug-in of the configuration that the fabric wrote for these pod CIDRs.
+    fn plugin(&self, node: &str, cidrs: &[IpNet]) -> Value {
         let path = self.hosts[node].directory.join("net.d").join(fabric::conf::FILE);
         let whole = until(format!("the configuration of {node}"), || -> Result<Value, String> {
             let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
-            if text.contains(cidr) { Ok(serde_json::from_str(&text).unwrap()) } else { Err(text) }
+            if cidrs.iter().all(|cidr| text.contains(&cidr.to_string())) { Ok(serde_json::from_str(&text).unwrap()) } else { Err(text) }
         });
         let mut plugin = whole["plugins"][0].clone();
         plugin["cniVersion"] = json!("1.0.0");
@@ -311,19 +342,22 @@ impl World {
         plugin
     }
 
-    fn cidr(&self, node: &str) -> String {
-        self.block_on(async |nodes| nodes.get(node).await.unwrap()).spec.unwrap().pod_cidr.unwrap()
+    /// The pod CIDRs of a node.
+    fn cidrs_of(&self, node: &str) -> Vec<IpNet> {
+        let cidrs = self.block_on(async |nodes| nodes.get(node).await.unwrap()).spec.unwrap().pod_cidrs.unwrap();
+        cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect()
     }
 
     /// Attaches a pod as the configuration says, and starts its servers.
     pub fn add_pod(&mut self, node: &'static str, name: &str) {
-        let plugin = self.plugin(node, &self.cidr(node));
-        let (ns, ip) = if is_windows(node) { self.windows_pod(node, name, &plugin) } else { self.linux_pod(node, name, &plugin) };
-        serve(&ns, ip);
-        self.pods.insert(name.to_owned(), Pod { node, ip, ns });
+        let plugin = self.plugin(node, &self.cidrs_of(node));
+        let (ns, ips) = if is_windows(node) { self.windows_pod(node, name, &plugin) } else { self.linux_pod(node, name, &plugin) };
+        assert_eq!(ips.len(), self.families.order().len(), "{name} has {ips:?}");
+        ips.iter().for_each(|ip| serve(&ns, *ip));
+        self.pods.insert(name.to_owned(), Pod { node, ips, ns });
     }
 
-    fn linux_pod(&self, node: &str, name: &str, plugin: &Value) -> (NetNs, IpAddr) {
+    fn linux_pod(&self, node: &str, name: &str, plugin: &Value) -> (NetNs, Vec<IpAddr>) {
         let path = self.hosts[node].directory.join(format!("pod-{name}"));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let ns = NetNs::create_at(&path).unwrap();
@@ -334,36 +368,41 @@ impl World {
         let outcome = self.hosts[node].ns.run(|| cni::plugin::run(type_, &env, plugin.to_string().as_bytes())).unwrap();
         assert!(outcome.success, "{} {}", outcome.stdout, outcome.stderr);
         let result: Value = serde_json::from_str(&outcome.stdout).unwrap();
-        let net: IpNet = result["ips"][0]["address"].as_str().unwrap().parse().unwrap();
-        (ns, net.addr())
+        let ips = result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap().parse::<IpNet>().unwrap().addr());
+        (ns, ips.collect())
     }
 
     /// As the plug-ins of Windows do it: next hop `.2` for win-bridge, the network's gateway for others.
-    fn windows_pod(&self, node: &str, name: &str, plugin: &Value) -> (NetNs, IpAddr) {
+    fn windows_pod(&self, node: &str, name: &str, plugin: &Value) -> (NetNs, Vec<IpAddr>) {
         let host = &self.hosts[node];
         let client = Hcn::new(host.simulator.as_ref().unwrap().session());
         let network = until("the network", || {
             client.list::<HostComputeNetwork>(&hcn::Query::default()).unwrap().into_iter().find(|network| network.name == "mullion")
         });
-        let cidr: IpNet = self.cidr(node).parse().unwrap();
-        let IpAddr::V4(base) = cidr.network() else { panic!("{cidr}") };
-        let nth = |n: u32| IpAddr::V4((u32::from(base) + n).into());
-        let ip = nth(10 + u32::from(name.as_bytes()[1] - b'a'));
-        let gateway = if plugin["type"] == "win-bridge" { nth(2) } else { nth(1) };
-        let mut endpoint = HostComputeEndpoint::local(name, IpNet::new(ip, cidr.prefix_len()).unwrap(), Some(gateway));
+        let own = 10 + u128::from(name.as_bytes()[1] - b'a');
+        let gateway = if plugin["type"] == "win-bridge" { 2 } else { 1 };
+        let mut endpoint = HostComputeEndpoint { name: name.to_owned(), ..HostComputeEndpoint::default() };
+        let mut ips = Vec::new();
+        for cidr in self.cidrs_of(node) {
+            let ip = nth(cidr, own);
+            let one = HostComputeEndpoint::local(name, IpNet::new(ip, cidr.prefix_len()).unwrap(), Some(nth(cidr, gateway)));
+            endpoint.ip_configurations.extend(one.ip_configurations);
+            endpoint.routes.extend(one.routes);
+            ips.push(ip);
+        }
         for policy in plugin["policies"].as_array().into_iter().flatten() {
             let (policy_type, settings) = (policy["value"]["Type"].as_str().unwrap(), &policy["value"]["Settings"]);
             endpoint.policies.push(EndpointPolicy::new(EndpointPolicyType::parse(policy_type), settings));
         }
         if plugin["type"] == "win-overlay" {
-            let provider = json!({"ProviderAddress": host.address});
+            let provider = json!({"ProviderAddress": host.addresses[0]});
             endpoint.policies.push(EndpointPolicy::new(EndpointPolicyType::ProviderAddress, &provider));
         }
         let (id, namespace) = (Guid::random(), Guid::random());
         client.create_endpoint(&network.id, id, &endpoint).unwrap();
         client.create(namespace, &HostComputeNamespace::default()).unwrap();
         client.add_endpoint_to_namespace(&namespace, &id).unwrap();
-        (NetNs::open(&host.directory.join("ns").join(namespace.to_string())).unwrap(), ip)
+        (NetNs::open(&host.directory.join("ns").join(namespace.to_string())).unwrap(), ips)
     }
 
     /// Whose address the server at `to` sees; fails where no answer comes.
@@ -379,14 +418,16 @@ impl World {
     pub fn every_pair_exchanges_packets(&self, largest: u32) {
         for (from_name, from) in &self.pods {
             for (to_name, to) in self.pods.iter().filter(|(name, _)| *name != from_name) {
-                until(format!("{from_name} reaches {to_name}"), || match self.ask(&from.ns, to.ip) {
-                    Ok(seen) if seen == from.ip.to_string() => Ok(()),
-                    other => Err(format!("{other:?}")),
-                });
-                let exact = echo(&from.ns, to.ip, largest);
-                assert!(exact.is_ok(), "{from_name} to {to_name}, {largest} bytes: {exact:?}");
-                let more = echo(&from.ns, to.ip, largest + 1).unwrap_err();
-                assert_eq!(more.raw_os_error(), Some(90), "EMSGSIZE of {from_name} to {to_name} for a byte more: {more}");
+                for (own, ip) in from.ips.iter().zip(&to.ips) {
+                    until(format!("{from_name} reaches {to_name} at {ip}"), || match self.ask(&from.ns, *ip) {
+                        Ok(seen) if seen == own.to_string() => Ok(()),
+                        other => Err(format!("{other:?}")),
+                    });
+                    let exact = echo(&from.ns, *ip, largest);
+                    assert!(exact.is_ok(), "{from_name} to {to_name} at {ip}, {largest} bytes: {exact:?}");
+                    let more = echo(&from.ns, *ip, largest + 1).unwrap_err();
+                    assert_eq!(more.raw_os_error(), Some(90), "EMSGSIZE of {from_name} to {to_name} at {ip} for a byte more: {more}");
+                }
             }
         }
     }
@@ -417,9 +458,47 @@ impl Drop for World {
     }
 }
 
+/// The host outside, behind the LAN's router, which forwards both families.
+fn outside(lan: &Lan) -> NetNs {
+    let outside = NetNs::new_anonymous().unwrap();
+    let (router, far) = (Rtnl::open_in(&lan.router).unwrap(), Rtnl::open_in(&outside).unwrap());
+    router.add_veth("out", "eth0", Some(&outside)).unwrap();
+    let forward = || {
+        for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            sysctl::set(name, "1").unwrap();
+        }
+        ["all", "lan0"].iter().for_each(|link| sysctl::set(&format!("net.ipv4.conf.{link}.send_redirects"), "0").unwrap());
+    };
+    lan.router.run(forward).unwrap();
+    for (ns, link) in [(&lan.router, "lan0"), (&lan.router, "out"), (&outside, "eth0")] {
+        without_dad(ns, link);
+    }
+    set_up(&router, "lan0", &["fd00:10:240::1/64"]);
+    set_up(&router, "out", &["172.30.0.1/24", "fd00:30::1/64"]);
+    set_up(&far, "eth0", &["172.30.0.2/24", "fd00:30::2/64"]);
+    route(&far, LANS[0], "172.30.0.1");
+    route(&far, LANS[1], "fd00:30::1");
+    settle(&outside);
+    outside
+}
+
+/// Addresses of IPv6 that the link gets later can be used at once.
+fn without_dad(ns: &NetNs, link: &str) {
+    sysctl::set_in(ns, &format!("net.ipv6.conf.{link}.accept_dad"), "0").unwrap();
+}
+
+/// The address of a network with that number.
+fn nth(net: IpNet, n: u128) -> IpAddr {
+    match net.network() {
+        IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n as u32).into()),
+        IpAddr::V6(base) => IpAddr::V6((u128::from(base) + n).into()),
+    }
+}
+
 /// Serves TCP on port 80, which answers with the client's address, and UDP on port 7, which answers with the same datagram.
 fn serve(ns: &NetNs, at: IpAddr) {
     let at = |port| SocketAddr::new(at, port).to_string();
+    until("an address to serve at", || ns.run(|| UdpSocket::bind(at(0)).map(drop)).unwrap().map_err(|error| error.to_string()));
     serve_tcp(ns, &at(80), |mut stream, peer| stream.write_all(peer.to_string().as_bytes()));
     let socket = ns.run(|| UdpSocket::bind(at(7))).unwrap().unwrap();
     whole(&socket);
@@ -433,17 +512,19 @@ fn serve(ns: &NetNs, at: IpAddr) {
 
 /// Sets DF on what the socket sends, and forgets what the kernel learned of paths.
 fn whole(socket: &UdpSocket) {
-    rustix::net::sockopt::set_ip_mtu_discover(socket, rustix::net::sockopt::Ipv4PathMtuDiscovery::DO).unwrap();
+    use rustix::net::sockopt::{Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover};
+    let ipv6 = socket.local_addr().unwrap().is_ipv6();
+    if ipv6 { set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DO) } else { set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DO) }.unwrap();
 }
 
 /// Sends a packet of that size, in bytes with its headers, and gets it back.
 fn echo(from: &NetNs, to: IpAddr, size: u32) -> io::Result<()> {
-    const HEADERS: u32 = 28;
-    let socket = from.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap()?;
+    let (any, headers) = if to.is_ipv4() { ("0.0.0.0:0", 28) } else { ("[::]:0", 48) };
+    let socket = from.run(|| UdpSocket::bind(any)).unwrap()?;
     whole(&socket);
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     socket.connect(SocketAddr::new(to, 7))?;
-    let sent = vec![b'x'; (size - HEADERS) as usize];
+    let sent = vec![b'x'; (size - headers) as usize];
     let mut buffer = [0; 65_535];
     socket.send(&sent)?;
     let length = socket.recv(&mut buffer)?;
