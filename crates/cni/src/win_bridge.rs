@@ -16,21 +16,24 @@ mod rest;
 mod verify;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use hcn::blocking::Client;
-use hcn::{Guid, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkType};
+use hcn::blocking::{Client, Opened};
+use hcn::{Guid, HcnClient, HcnError, HostComputeEndpoint, HostComputeNetwork, NetworkType};
 use ipnet::IpNet;
 
 use crate::ipam;
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, Dns, Interface, IpConfig, Route, code};
 use config::Config;
-use network::find_network;
+use network::{Network, find_network};
 
 /// The owner mark of endpoints made here.
 pub const OWNER: &str = "mullion";
 /// How many addresses an ADD tries where others' endpoints have them. The next ADD goes on behind them.
 const MOST_TRIES: usize = 16;
+/// How long a request may take. Kubelets give a runtime two minutes for a sandbox.
+const DEADLINE: Duration = Duration::from_secs(110);
 
 /// Which plug-in it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,8 +72,10 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 /// Serves one request over the service that the environment names.
 pub fn handle(request: &Request, kind: Kind) -> Result<Option<AddResult>, CniError> {
-    let client = Client::from_env().map_err(|e| hns("reach the Host Networking Service", &e))?;
-    handle_over(&client, request, kind)
+    let failed = |error: HcnError| hns("reach the Host Networking Service", &error);
+    let client = HcnClient::from_env().map_err(failed)?.with_deadline(DEADLINE);
+    let (operation, request) = (format!("{} of {}", request.command.as_str(), kind.names().0), request.clone());
+    client.run_blocking(&operation, move |client| Ok::<_, HcnError>(handle_over(client, &request, kind))).map_err(failed)?
 }
 
 /// Serves one request over `client`.
@@ -124,35 +129,54 @@ fn delete_endpoint(client: &Client, endpoint: &HostComputeEndpoint) -> Result<()
     client.delete::<HostComputeEndpoint>(&endpoint.id).map_err(|e| hns(format_args!("delete endpoint {}", endpoint.name), &e))
 }
 
+/// The id of a pod's endpoint. One id for one name: a create that was cut off and is repeated meets itself.
+fn endpoint_id(network: &Guid, name: &str) -> Guid {
+    hcn::owned_id(&network.to_string(), "endpoint", name)
+}
+
 fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult, CniError> {
     let namespace = namespace_id(request)?;
     let known = network::present(client, &request.config.name, config)?;
     let name = endpoint_name(request, config.kind);
-    if let Some(existing) = find_endpoint(client, &name)? {
-        if let Some(network) = known.as_ref().filter(|network| existing.host_compute_network == network.id) {
-            let attached = attach(client, namespace, &existing, config)?;
-            return Ok(result(request, config, network, &attached));
-        }
-        // Left over from a network that was made anew.
-        delete_endpoint(client, &existing)?;
+    if let Some(network) = &known
+        && let Some(existing) = opened_endpoint(client, &endpoint_id(&network.document.id, &name), &name)?
+        && let Some(before) = existing.read().map_err(|e| hns(format_args!("read endpoint {name}"), &e))?
+    {
+        let attached = attach(client, namespace, &existing, &before, config)?;
+        return Ok(result(request, config, &network.document, &attached));
     }
     let mut config = config.clone();
     // Asked only where the answer matters.
     let features = || client.features().map_err(|e| hns("read the version of the Host Networking Service", &e));
-    config.loopback_dsr = config.loopback_dsr && features()?.dsr;
+    config.loopback_dsr = config.loopback_dsr && (config.hns_network.is_some() || features()?.dsr);
     let config = &config;
     let mut tried = Vec::new();
     loop {
         let addresses = ipam::delegate(request, Command::Add)?;
         let has_ipv6 = addresses.iter().flat_map(|result| &result.ips).any(|ip| ip.address.addr().is_ipv6());
         let carried = || check_families(config.kind, has_ipv6 && features()?.ipv6_dual_stack, addresses.as_ref());
-        let network = carried().and_then(|()| match &known {
-            Some(known) => Ok(known.clone()),
-            None => network::make(client, &request.config.name, config, addresses.as_ref()),
-        });
+        let made;
+        let network = match (carried(), &known) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Some(known)) => Ok(known),
+            (Ok(()), None) => {
+                made = network::make(client, &request.config.name, config, addresses.as_ref());
+                made.as_ref().map_err(Clone::clone)
+            }
+        };
         let made = network.map_err(Failure::before).and_then(|network| {
-            let endpoint = create(client, namespace, &network, &config.endpoint(&name, &network, addresses.as_ref()), config)?;
-            Ok(result(request, config, &network, &endpoint))
+            let desired = config.endpoint(&name, &network.document, addresses.as_ref());
+            match create(client, namespace, network, &desired, config) {
+                Ok(endpoint) => Ok(result(request, config, &network.document, &endpoint)),
+                Err(failure) if failure.is_taken => match namesake(client, &network.document, &name).map_err(Failure::before)? {
+                    Some((existing, before)) => {
+                        let attached = attach(client, namespace, &existing, &before, config).map_err(Failure::held)?;
+                        Ok(result(request, config, &network.document, &attached))
+                    }
+                    None => Err(failure),
+                },
+                Err(failure) => Err(failure),
+            }
         });
         let Failure { error, is_taken, holds } = match made {
             Ok(result) => return Ok(result),
@@ -171,6 +195,22 @@ fn add(client: &Client, request: &Request, config: &Config) -> Result<AddResult,
     }
 }
 
+fn opened_endpoint<'a>(client: &'a Client, id: &Guid, name: &str) -> Result<Option<Opened<'a, HostComputeEndpoint>>, CniError> {
+    client.open(id).map_err(|e| hns(format_args!("open endpoint {name}"), &e))
+}
+
+/// The endpoint of that name on the network, whatever its id: another plug-in made it for the same sandbox, as before a change of plug-ins.
+fn namesake<'a>(
+    client: &'a Client,
+    network: &HostComputeNetwork,
+    name: &str,
+) -> Result<Option<(Opened<'a, HostComputeEndpoint>, HostComputeEndpoint)>, CniError> {
+    let Some(existing) = find_endpoint(client, name)?.filter(|existing| existing.host_compute_network == network.id) else {
+        return Ok(None);
+    };
+    Ok(opened_endpoint(client, &existing.id, name)?.map(|opened| (opened, existing)))
+}
+
 /// Why there is no endpoint.
 struct Failure {
     error: CniError,
@@ -183,6 +223,11 @@ struct Failure {
 impl Failure {
     fn before(error: CniError) -> Self {
         Self { error, is_taken: false, holds: false }
+    }
+
+    /// The endpoint stays, with its address.
+    fn held(error: CniError) -> Self {
+        Self { error, is_taken: false, holds: true }
     }
 }
 
@@ -202,30 +247,39 @@ fn check_families(kind: Kind, ipv6: bool, addresses: Option<&AddResult>) -> Resu
 fn create(
     client: &Client,
     namespace: Guid,
-    network: &HostComputeNetwork,
+    network: &Network<'_>,
     endpoint: &HostComputeEndpoint,
     config: &Config,
 ) -> Result<HostComputeEndpoint, Failure> {
-    // One id for one name: a create that was cut off and is repeated meets itself.
-    let id = hcn::owned_id(&network.id.to_string(), "endpoint", &endpoint.name);
-    let failed = |e: HcnError| hns(format_args!("create endpoint {} on network {:?}", endpoint.name, network.name), &e);
-    let made = match client.create_endpoint(&network.id, id, endpoint) {
-        Err(error) if rest::is_taken(&error) && rest::evict(client, network, endpoint).map_err(Failure::before)? => {
-            client.create_endpoint(&network.id, id, endpoint)
+    let id = endpoint_id(&network.document.id, &endpoint.name);
+    let failed = |e: HcnError| hns(format_args!("create endpoint {} on network {:?}", endpoint.name, network.document.name), &e);
+    let made = match network.opened.create_endpoint(id, endpoint) {
+        Err(error) if rest::is_taken(&error) && rest::evict(client, &network.document, endpoint).map_err(Failure::before)? => {
+            network.opened.create_endpoint(id, endpoint)
         }
         made => made,
     };
     // Nothing is known of a create that got no answer.
     let made = made.map_err(|error| Failure { is_taken: rest::is_taken(&error), holds: error.is_service_down(), error: failed(error) })?;
-    attach(client, namespace, &made, config).map_err(|error| Failure { error, is_taken: false, holds: rest::delete(client, &made).is_err() })
+    attach(client, namespace, &made, &HostComputeEndpoint { id, ..endpoint.clone() }, config).map_err(|error| Failure {
+        error,
+        is_taken: false,
+        holds: rest::delete(client, &id, &endpoint.name).is_err(),
+    })
 }
 
-/// Puts the endpoint into the namespace and returns it as it is there.
-fn attach(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint, config: &Config) -> Result<HostComputeEndpoint, CniError> {
+/// Puts the endpoint into the namespace and returns it as it is there. It has at least the addresses of `expected`.
+fn attach(
+    client: &Client,
+    namespace: Guid,
+    endpoint: &Opened<'_, HostComputeEndpoint>,
+    expected: &HostComputeEndpoint,
+    config: &Config,
+) -> Result<HostComputeEndpoint, CniError> {
     client
-        .add_endpoint_to_namespace(&namespace, &endpoint.id)
-        .map_err(|e| hns(format_args!("add endpoint {} to namespace {namespace}", endpoint.name), &e))?;
-    if config.skip_attach_check { Ok(endpoint.clone()) } else { verify::attached(client, namespace, endpoint) }
+        .add_endpoint_to_namespace(&namespace, &expected.id)
+        .map_err(|e| hns(format_args!("add endpoint {} to namespace {namespace}", expected.name), &e))?;
+    verify::attached(client, namespace, endpoint, expected, config.skip_attach_check)
 }
 
 /// The addresses of an endpoint, with the prefix lengths of the network's subnets.
@@ -264,10 +318,11 @@ fn result(request: &Request, config: &Config, network: &HostComputeNetwork, endp
 }
 
 fn del(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
-    let detached = find_endpoint(client, &endpoint_name(request, kind)).and_then(|found| match found {
-        Some(endpoint) => remove(client, &endpoint),
-        None => Ok(()),
-    });
+    let name = endpoint_name(request, kind);
+    // One, but for an endpoint that another plug-in made, or that was on a network that is gone.
+    let found: Result<Vec<HostComputeEndpoint>, CniError> =
+        client.list(&hcn::Query::by_name(&name)).map_err(|e| hns(format_args!("look up endpoint {name}"), &e));
+    let detached = found.and_then(|found| found.iter().try_for_each(|endpoint| remove(client, endpoint)));
     // An address may only be given out again once no endpoint has it.
     if detached.is_ok() {
         ipam::delegate(request, Command::Del)?;
@@ -283,11 +338,11 @@ fn remove(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniErro
         // Deleting detaches as well; a namespace that refuses must not keep the endpoint.
         tracing::debug!(endpoint = endpoint.name, "cannot take the endpoint out of its namespace: {error}");
     }
-    rest::delete(client, endpoint)
+    rest::delete(client, &endpoint.id, &endpoint.name)
 }
 
 fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
-    let network = find_network(client, &request.config.name, kind)?;
+    let network = find_network(client, &request.config.name, kind, None)?.document;
     let suffix = format!("_{}", network.name);
     let valid = request.valid_attachments();
     let endpoints: Vec<HostComputeEndpoint> =
@@ -317,7 +372,7 @@ fn gc(client: &Client, request: &Request, kind: Kind) -> Result<(), CniError> {
 }
 
 fn status(client: &Client, request: &Request, config: &Config) -> Result<(), CniError> {
-    match find_network(client, &request.config.name, config.kind) {
+    match find_network(client, &request.config.name, config.kind, config.hns_network.as_ref()) {
         // ADD makes it.
         Err(error) if error.code == code::TRY_AGAIN && config.makes_network() => {}
         found => drop(found.map_err(|error| CniError { code: code::NOT_AVAILABLE, ..error })?),

@@ -128,6 +128,11 @@ pub fn limit_packets(document: &mut Value, mtu: u32) {
     }
 }
 
+/// Adds the id of the HNS network to a configuration of a Windows node. Our plug-ins then need not look for its name, nor ask HNS for its version.
+pub fn name_network(document: &mut Value, id: hcn::Guid) {
+    document["plugins"][0]["hnsNetwork"] = json!(id.to_string());
+}
+
 /// The uplink's largest packet where it is not known.
 const USUAL_MTU: u32 = 1500;
 

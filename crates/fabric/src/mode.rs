@@ -219,6 +219,8 @@ pub struct HostState {
     pub bgp: Option<Arc<bgp::Known>>,
     /// Whether the Host Networking Service of a Windows node has IPv6.
     pub hns_ipv6: bool,
+    /// Whether it has load balancers that return directly.
+    pub hns_dsr: bool,
 }
 
 /// Facts of the pod network that other parts of the node need.
@@ -259,6 +261,9 @@ pub struct Peer<'a> {
 pub fn desired(inputs: &Inputs<'_>) -> Desired {
     let mut desired = Desired::default();
     (inputs.settings.mode.row().3)(inputs, &mut desired);
+    if let (Some(hns), Some(cni)) = (&desired.hns, &mut desired.cni) {
+        conf::name_network(cni, hns.network_id);
+    }
     let own = &inputs.settings.node_name;
     if let (Role::Node(_), Some(row)) = (&inputs.settings.role, inputs.nodes.get(own))
         && row.pod_cidrs.is_empty()
@@ -344,7 +349,7 @@ impl<'a> Inputs<'a> {
             dns_ip: pods.dns_ip,
             domain: pods.cluster_domain.clone(),
             ipam_dir: pods.ipam_dir.clone(),
-            loopback_dsr: matches!(pods.attachment, Attachment::Windows { loopback_dsr: true, .. }),
+            loopback_dsr: self.state.hns_dsr && matches!(pods.attachment, Attachment::Windows { loopback_dsr: true, .. }),
         };
         Some((pods, inputs))
     }

@@ -263,7 +263,7 @@ impl Fabric {
             state.dr_mac = if self.config.settings.mode == Mode::Vxlan { dr_mac(hcn, pods).await? } else { None };
             // Asked once: a service that does not answer must not take IPv6 from pods.
             let features = self.features.get_or_try_init(|| hcn.features()).await.map_err(|error| error.to_report_string())?;
-            (state.sets_mtu, state.hns_ipv6) = (features.version >= HNS_SETS_MTU, features.ipv6_dual_stack);
+            (state.sets_mtu, state.hns_ipv6, state.hns_dsr) = (features.version >= HNS_SETS_MTU, features.ipv6_dual_stack, features.dsr);
         }
         Ok(state)
     }

@@ -4,6 +4,7 @@
 //! enumeration and its open is not in the list. Over a plain port a call may never return; [`HcnClient::blocking`] gives the client whose
 //! calls end.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -51,18 +52,48 @@ pub struct Client {
 }
 
 /// An open object, closed on drop.
-struct Open<'a> {
+pub struct Opened<'a, T: Object> {
     client: &'a Client,
-    kind: Kind,
     handle: Handle,
+    /// For errors.
+    name: String,
+    kind: PhantomData<fn() -> T>,
 }
 
-impl Drop for Open<'_> {
+impl<T: Object> Drop for Opened<'_, T> {
     fn drop(&mut self) {
         let args = Args { handle: Some(self.handle), ..Args::default() };
-        if let Err(error) = self.client.port.call(Function::Close(self.kind), args) {
-            tracing::debug!(kind = self.kind.as_str(), ?error, "an HCN handle could not be closed");
+        if let Err(error) = self.client.port.call(Function::Close(T::KIND), args) {
+            tracing::debug!(kind = T::KIND.as_str(), ?error, "an HCN handle could not be closed");
         }
+    }
+}
+
+impl<'a, T: Object> Opened<'a, T> {
+    fn query(&self) -> Result<T, HcnError> {
+        let function = Function::Query(T::KIND);
+        let query = to_text(&Query::default());
+        let reply = self.client.call(function, &self.name, Args { handle: Some(self.handle), query: Some(&query), ..Args::default() })?;
+        read(function, &self.name, &reply.result.unwrap_or_default())
+    }
+
+    /// The object as it is now; none where it is gone.
+    pub fn read(&self) -> Result<Option<T>, HcnError> {
+        match self.query() {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<'a> Opened<'a, HostComputeNetwork> {
+    /// Creates an endpoint on the network, with that id. It is not read back.
+    pub fn create_endpoint(&self, id: Guid, endpoint: &HostComputeEndpoint) -> Result<Opened<'a, HostComputeEndpoint>, HcnError> {
+        let settings = to_text(endpoint);
+        let args = Args { network: Some(self.handle), id: Some(id), settings: Some(&settings), ..Args::default() };
+        let name = if endpoint.name.is_empty() { id.to_string() } else { format!("{} ({id})", endpoint.name) };
+        self.client.opened(Function::Create(Kind::Endpoint), name, args)
     }
 }
 
@@ -95,29 +126,23 @@ impl Client {
         self.port.call(function, args).map_err(|raw| HcnError::call(function, object, raw))
     }
 
-    fn opened(&self, function: Function, object: &str, args: Args<'_>) -> Result<Open<'_>, HcnError> {
-        let (Function::Open(kind) | Function::Create(kind)) = function else {
-            return Err(HcnError::Unavailable(format!("{function} opens nothing")));
-        };
-        let reply = self.call(function, object, args)?;
-        let handle = reply.handle.ok_or_else(|| unreadable(function, object, "no handle", ""))?;
-        Ok(Open { client: self, kind, handle })
+    fn opened<T: Object>(&self, function: Function, name: String, args: Args<'_>) -> Result<Opened<'_, T>, HcnError> {
+        let reply = self.call(function, &name, args)?;
+        let handle = reply.handle.ok_or_else(|| unreadable(function, &name, "no handle", ""))?;
+        Ok(Opened { client: self, handle, name, kind: PhantomData })
     }
 
-    fn open<T: Object>(&self, id: &Guid) -> Result<Option<Open<'_>>, HcnError> {
-        let args = Args { id: Some(*id), ..Args::default() };
-        match self.opened(Function::Open(T::KIND), &id.to_string(), args) {
-            Ok(open) => Ok(Some(open)),
+    fn open_existing<T: Object>(&self, id: &Guid) -> Result<Opened<'_, T>, HcnError> {
+        self.opened(Function::Open(T::KIND), id.to_string(), Args { id: Some(*id), ..Args::default() })
+    }
+
+    /// Opens the object with that id; none where there is none.
+    pub fn open<T: Object>(&self, id: &Guid) -> Result<Option<Opened<'_, T>>, HcnError> {
+        match self.open_existing(id) {
+            Ok(opened) => Ok(Some(opened)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
-    }
-
-    fn query<T: Object>(&self, open: &Open<'_>, object: &str) -> Result<T, HcnError> {
-        let function = Function::Query(T::KIND);
-        let query = to_text(&Query::default());
-        let reply = self.call(function, object, Args { handle: Some(open.handle), query: Some(&query), ..Args::default() })?;
-        read(function, object, &reply.result.unwrap_or_default())
     }
 
     /// The ids of all objects that `query` selects.
@@ -142,12 +167,7 @@ impl Client {
     }
 
     pub fn get<T: Object>(&self, id: &Guid) -> Result<Option<T>, HcnError> {
-        let Some(open) = self.open::<T>(id)? else { return Ok(None) };
-        match self.query(&open, &id.to_string()) {
-            Ok(object) => Ok(Some(object)),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.open::<T>(id)?.map_or(Ok(None), |opened| opened.read())
     }
 
     /// The first object of that name (only networks' names are unique).
@@ -164,27 +184,18 @@ impl Client {
     pub fn create<T: Object>(&self, id: Guid, object: &T) -> Result<T, HcnError> {
         let settings = to_text(object);
         let args = Args { id: Some(id), settings: Some(&settings), ..Args::default() };
-        let name = id.to_string();
-        let open = self.opened(Function::Create(T::KIND), &name, args)?;
-        self.query(&open, &name)
+        self.opened::<T>(Function::Create(T::KIND), id.to_string(), args)?.query()
     }
 
     /// Creates an endpoint on `network` with that id and reads it back.
     pub fn create_endpoint(&self, network: &Guid, id: Guid, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, HcnError> {
-        let args = Args { id: Some(*network), ..Args::default() };
-        let opened_network = self.opened(Function::Open(Kind::Network), &network.to_string(), args)?;
-        let settings = to_text(endpoint);
-        let args = Args { network: Some(opened_network.handle), id: Some(id), settings: Some(&settings), ..Args::default() };
-        let name = if endpoint.name.is_empty() { id.to_string() } else { format!("{} ({id})", endpoint.name) };
-        let open = self.opened(Function::Create(Kind::Endpoint), &name, args)?;
-        self.query(&open, &name)
+        self.open_existing::<HostComputeNetwork>(network)?.create_endpoint(id, endpoint)?.query()
     }
 
     fn modify_text<T: Object>(&self, id: &Guid, settings: &str) -> Result<(), HcnError> {
-        let object = id.to_string();
-        let open = self.opened(Function::Open(T::KIND), &object, Args { id: Some(*id), ..Args::default() })?;
-        let args = Args { handle: Some(open.handle), settings: Some(settings), ..Args::default() };
-        self.call(Function::Modify(T::KIND), &object, args).map(drop)
+        let opened = self.open_existing::<T>(id)?;
+        let args = Args { handle: Some(opened.handle), settings: Some(settings), ..Args::default() };
+        self.call(Function::Modify(T::KIND), &opened.name, args).map(drop)
     }
 
     /// Modifies a network, an endpoint or a namespace.

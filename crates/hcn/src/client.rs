@@ -9,7 +9,8 @@
 //! further call, and what was opened is closed. When every place is held by such a call, operations are refused at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -35,6 +36,16 @@ pub struct HcnClient {
     core: Arc<Core>,
     blocking: Client,
     deadline: Duration,
+}
+
+/// Why a caller that waited has no answer.
+enum Silence {
+    Refused(Refusal),
+    NotBegun,
+    /// This call had begun.
+    UnderWay(Option<Called>),
+    /// The job ended without one.
+    Lost,
 }
 
 /// What clones share.
@@ -161,6 +172,32 @@ impl HcnClient {
         }
     }
 
+    /// Runs `job` as one operation and waits for it, for callers that are on a thread of their own. `operation` names it in errors. Several calls
+    /// of [`Self::blocking`] would each be handed to a thread and back.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn run_blocking<T, E>(&self, operation: &str, job: impl FnOnce(&Client) -> Result<T, E> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<HcnError> + Send + 'static,
+    {
+        let work = move |port: &Arc<dyn HostNetwork>| job(&Client::new(port.clone()));
+        // A caller that is gone needs no result.
+        self.core.wait(self.deadline, work, |_, _| {}).unwrap_or_else(|silence| {
+            Err(match silence {
+                Silence::Refused(refusal) => self.core.refuse_operation(operation, &refusal),
+                Silence::NotBegun => HcnError::Unavailable(format!("{operation} did not begin: {}", self.core.busy())),
+                Silence::UnderWay(call) => {
+                    let operation = call.map_or_else(|| operation.to_owned(), |call| format!("{call} of {operation}"));
+                    HcnError::Deadline { operation, deadline: self.deadline }
+                }
+                Silence::Lost => HcnError::Unavailable(format!("{operation} ended without an answer")),
+            }
+            .into())
+        })
+    }
+
     /// Runs `job` over the typed client.
     async fn typed<T: Send + 'static>(
         &self,
@@ -184,6 +221,33 @@ impl Core {
             let result = job(&port);
             Box::new(move |delivery| deliver(result, delivery, &port))
         }))
+    }
+
+    /// Runs `job` and waits for what it returns, at most for `deadline`. `dispose` gets what comes after that.
+    fn wait<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        job: impl FnOnce(&Arc<dyn HostNetwork>) -> T + Send + 'static,
+        dispose: impl FnOnce(T, &Arc<dyn HostNetwork>) + Send + 'static,
+    ) -> Result<T, Silence> {
+        let until = Instant::now() + deadline;
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let deliver = move |outcome, delivery, port: &Arc<dyn HostNetwork>| match delivery {
+            Delivery::Abandoned => dispose(outcome, port),
+            // The caller waits for it.
+            Delivery::Awaited => drop(sender.send(outcome)),
+        };
+        let mut place = self.submit(job, deliver).map_err(Silence::Refused)?;
+        let mut answer = receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
+        if let Err(RecvTimeoutError::Timeout) = answer {
+            match self.time_out(&mut place, deadline) {
+                GivenUp::Ended => answer = receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                GivenUp::NotBegun => return Err(Silence::NotBegun),
+                GivenUp::UnderWay => return Err(Silence::UnderWay(place.call())),
+            }
+        }
+        place.ended();
+        answer.map_err(|_| if place.is_refused() { Silence::Refused(Refusal::Hung) } else { Silence::Lost })
     }
 
     /// The caller of `place` has waited until its deadline.

@@ -24,6 +24,8 @@ pub use stream::{Address, AddressError, Listener, Stream};
 
 /// The largest frame in bytes.
 pub const MAX_FRAME: u32 = 16 << 20;
+/// Frames up to that size are read at once.
+const USUAL_FRAME: u32 = 16 << 10;
 
 /// The arguments of a call, as they travel.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -148,8 +150,8 @@ pub fn read_frame<T: for<'de> Deserialize<'de>>(stream: &mut impl Read) -> io::R
     if length > MAX_FRAME {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes is above the limit of {MAX_FRAME}")));
     }
-    // Grow with what arrives: a peer that announces much and sends little costs little.
-    let mut bytes = Vec::new();
+    // Room for usual frames at once; then it grows with what arrives: a peer that announces much and sends little costs little.
+    let mut bytes = Vec::with_capacity(length.min(USUAL_FRAME) as usize);
     stream.take(u64::from(length)).read_to_end(&mut bytes)?;
     if bytes.len() != length as usize {
         return Err(io::ErrorKind::UnexpectedEof.into());

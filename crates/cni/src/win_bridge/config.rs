@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use hcn::document::{EndpointPolicyType, NatFlags, OutBoundNat, PortMapping as HnsPortMapping};
-use hcn::{EndpointPolicy, HostComputeEndpoint, HostComputeNetwork, Protocol};
+use hcn::{EndpointPolicy, Guid, HostComputeEndpoint, HostComputeNetwork, Protocol};
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -26,6 +26,8 @@ pub(super) struct Config {
     pub loopback_dsr: bool,
     /// `skipAttachCheck`: whether the attachment that HNS reports is enough.
     pub skip_attach_check: bool,
+    /// `hnsNetwork`: the network's id, by word of the pod network of this node, which has looked what the service can do.
+    pub hns_network: Option<Guid>,
     masquerade: Masquerade,
     port_mappings: Vec<PortMapping>,
     /// What wincni makes the network from, and the pods' gateway.
@@ -50,6 +52,7 @@ struct Keys {
     loopback_dsr: bool,
     policies: Vec<Value>,
     skip_attach_check: bool,
+    hns_network: String,
     endpoint_mac_prefix: String,
     #[serde(rename = "HcnPolicyArgs")]
     hcn_policy_args: Vec<Value>,
@@ -74,6 +77,7 @@ const KEYS: &[&str] = &[
     "loopbackDSR",
     "policies",
     "skipAttachCheck",
+    "hnsNetwork",
     "endpointMacPrefix",
     "HcnPolicyArgs",
     "AdditionalArgs",
@@ -119,6 +123,8 @@ impl Config {
             named.filter_map(|entry| policy_for("EndpointPolicy", entry)).chain(keys.hcn_policy_args).filter_map(|value| policy(&value)).collect();
         let masquerade = Masquerade { desired: keys.ip_masq, network };
         let skip_attach_check = keys.skip_attach_check;
+        let id = Some(&keys.hns_network).filter(|id| !id.is_empty());
+        let id = id.map(|id| id.parse().map_err(|_| CniError::config(format!("hnsNetwork {id:?} is not a GUID"))));
         let mac_prefix = mac_prefix(&keys.endpoint_mac_prefix)?;
         Ok(Self {
             kind,
@@ -127,6 +133,7 @@ impl Config {
             dns,
             loopback_dsr: keys.loopback_dsr || (kind == Kind::AzureVnet && keys.windows_settings.enable_loopback_dsr),
             skip_attach_check,
+            hns_network: id.transpose()?,
             masquerade,
             port_mappings: runtime.port_mappings,
             network: made,

@@ -1,8 +1,8 @@
 //! The network of a pod's endpoint: found, and for wincni and azure-vnet made where it is missing.
 
-use hcn::blocking::Client;
+use hcn::blocking::{Client, Opened};
 use hcn::document::{Isolation, NetworkPolicyType};
-use hcn::{HostComputeNetwork, NetworkPolicy, NetworkType, Subnet, owned_id};
+use hcn::{Guid, HcnError, HostComputeNetwork, NetworkPolicy, NetworkType, Query, Subnet, owned_id};
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
@@ -38,44 +38,67 @@ pub(super) struct Azure {
     pub policies: Vec<NetworkPolicy>,
 }
 
-pub(super) fn find_network(client: &Client, name: &str, kind: Kind) -> Result<HostComputeNetwork, CniError> {
-    let Some(network) = look_up(client, name)? else {
+/// A network: open, and as it was when it was opened.
+pub(super) struct Network<'a> {
+    pub opened: Opened<'a, HostComputeNetwork>,
+    pub document: HostComputeNetwork,
+}
+
+/// The network of that name. `hint` is the id that it has by its owner's word: where that is so, HNS need not look for the name.
+pub(super) fn find_network<'a>(client: &'a Client, name: &str, kind: Kind, hint: Option<&Guid>) -> Result<Network<'a>, CniError> {
+    let Some(network) = look_up(client, name, hint)? else {
         let text = format!("HNS network {name:?} does not exist; the pod network creates it when the node has its pod CIDR");
         return Err(CniError::new(code::TRY_AGAIN, text));
     };
-    if !kind.serves(&network.network_type) {
+    let network_type = &network.document.network_type;
+    if !kind.serves(network_type) {
         let (plugin, types) = kind.names();
-        let text = format!("HNS network {name:?} is of type {:?}; {plugin} needs {types}", network.network_type);
+        let text = format!("HNS network {name:?} is of type {network_type:?}; {plugin} needs {types}");
         return Err(CniError::config(text));
     }
     Ok(network)
 }
 
-fn look_up(client: &Client, name: &str) -> Result<Option<HostComputeNetwork>, CniError> {
-    client.get_by_name(name).map_err(|e| hns(format_args!("look up HNS network {name:?}"), &e))
+fn look_up<'a>(client: &'a Client, name: &str, hint: Option<&Guid>) -> Result<Option<Network<'a>>, CniError> {
+    let failed = |error: HcnError| hns(format_args!("look up HNS network {name:?}"), &error);
+    let open = |id: &Guid| -> Result<Option<Network<'a>>, HcnError> {
+        let Some(opened) = client.open::<HostComputeNetwork>(id)? else { return Ok(None) };
+        Ok(opened.read()?.filter(|document| document.name == name).map(|document| Network { opened, document }))
+    };
+    if let Some(id) = hint
+        && let Some(network) = open(id).map_err(failed)?
+    {
+        return Ok(Some(network));
+    }
+    for id in client.ids::<HostComputeNetwork>(&Query::by_name(name)).map_err(failed)? {
+        if let Some(network) = open(&id).map_err(failed)? {
+            return Ok(Some(network));
+        }
+    }
+    Ok(None)
 }
 
 /// The network; none where it is missing and ADD makes it.
-pub(super) fn present(client: &Client, name: &str, config: &Config) -> Result<Option<HostComputeNetwork>, CniError> {
-    match find_network(client, name, config.kind) {
-        Err(error) if error.code == code::TRY_AGAIN && config.makes_network() && look_up(client, name)?.is_none() => Ok(None),
+pub(super) fn present<'a>(client: &'a Client, name: &str, config: &Config) -> Result<Option<Network<'a>>, CniError> {
+    match find_network(client, name, config.kind, config.hns_network.as_ref()) {
+        Err(error) if error.code == code::TRY_AGAIN && config.makes_network() && look_up(client, name, None)?.is_none() => Ok(None),
         found => found.map(Some),
     }
 }
 
 /// Makes the network. Of two calls at once one makes it.
-pub(super) fn make(client: &Client, name: &str, config: &Config, addresses: Option<&AddResult>) -> Result<HostComputeNetwork, CniError> {
+pub(super) fn make<'a>(client: &'a Client, name: &str, config: &Config, addresses: Option<&AddResult>) -> Result<Network<'a>, CniError> {
     let network = match (&config.network, &config.azure) {
         (Some(plan), _) => plan.document(name, type_of(name)?, &config.dns),
         (None, Some(azure)) => azure.document(name, &config.dns, addresses)?,
-        (None, None) => return find_network(client, name, config.kind),
+        (None, None) => return find_network(client, name, config.kind, None),
     };
     match client.create(owned_id(config.kind.names().0, "network", name), &network) {
         Ok(_) => {}
         Err(error) if error.is_already_exists() => {}
         Err(error) => return Err(hns(format_args!("create HNS network {name:?}"), &error)),
     }
-    find_network(client, name, config.kind)
+    find_network(client, name, config.kind, None)
 }
 
 /// wincni's network is named after its type.

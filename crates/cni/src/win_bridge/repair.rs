@@ -8,13 +8,13 @@
 use std::net::IpAddr;
 
 use hcn::blocking::Client;
-use hcn::{Guid, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, owned_id};
+use hcn::{Guid, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork};
 
 use ipnet::IpNet;
 
 use super::config::Config;
 use super::network::find_network;
-use super::{OWNER, attach, create, delete_endpoint, endpoint_name, find_endpoint, hns, namespace_id};
+use super::{OWNER, attach, create, delete_endpoint, endpoint_id, endpoint_name, find_endpoint, hns, namespace_id, opened_endpoint};
 use crate::ipam;
 use crate::plugin::{Command, Request};
 use crate::spec::{AddResult, CniError, code};
@@ -38,7 +38,7 @@ fn drift(text: String) -> CniError {
 
 /// Whether we made the endpoint: it has our mark, and the id that follows from its network and name.
 fn is_ours(endpoint: &HostComputeEndpoint) -> bool {
-    endpoint.owner == OWNER && endpoint.id == owned_id(&endpoint.host_compute_network.to_string(), "endpoint", &endpoint.name)
+    endpoint.owner == OWNER && endpoint.id == endpoint_id(&endpoint.host_compute_network, &endpoint.name)
 }
 
 /// Decides for an endpoint of that name, which should be on `network` in `namespace` (pure). `desired` is what ADD reported, where the runtime
@@ -87,22 +87,25 @@ pub(super) fn check(client: &Client, request: &Request, config: &Config) -> Resu
     if known.is_none() {
         return Err(drift(format!("namespace {namespace} is gone: the sandbox's processes have no network and need a new sandbox")));
     }
-    let network = find_network(client, &request.config.name, config.kind)?;
+    let network = find_network(client, &request.config.name, config.kind, config.hns_network.as_ref())?;
     let endpoint = find_endpoint(client, &name)?;
     // The endpoint must not use an address that IPAM has given to another pod since.
     ipam::delegate(request, Command::Check)?;
-    let step = plan(&network, namespace, &name, endpoint.as_ref(), desired.as_ref())?;
+    let step = plan(&network.document, namespace, &name, endpoint.as_ref(), desired.as_ref())?;
     if step == Step::Keep {
         return Ok(());
     }
     tracing::debug!(endpoint = name, %namespace, ?step, "repairing an attachment");
     match (step, endpoint) {
-        (Step::Attach, Some(endpoint)) => attach(client, namespace, &endpoint, config).map(drop),
+        (Step::Attach, Some(endpoint)) => match opened_endpoint(client, &endpoint.id, &name)? {
+            Some(opened) => attach(client, namespace, &opened, &endpoint, config).map(drop),
+            None => Err(drift(format!("endpoint {name} went while it was looked at"))),
+        },
         (step, endpoint) => {
             if let (Step::Recreate, Some(old)) = (step, endpoint) {
                 delete_endpoint(client, &old)?;
             }
-            let mut again = config.endpoint(&name, &network, desired.as_ref());
+            let mut again = config.endpoint(&name, &network.document, desired.as_ref());
             again.mac_address =
                 desired.iter().flat_map(|result| &result.interfaces).find(|i| i.name == name).map(|i| i.mac.clone()).unwrap_or_default();
             create(client, namespace, &network, &again, config).map(drop).map_err(|failure| failure.error)

@@ -4,25 +4,24 @@
 use std::time::Instant;
 
 use hcn::blocking::Client;
-use hcn::{HResult, HcnError, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, Query};
+use hcn::{Guid, HResult, HcnError, HostComputeEndpoint, HostComputeNamespace, HostComputeNetwork, Query};
 
 use super::verify::{LOOK, PATIENCE};
 use super::{OWNER, hns};
 use crate::spec::{CniError, code};
 
 /// Deletes an endpoint and looks whether it is gone; once more while it is not.
-pub(super) fn delete(client: &Client, endpoint: &HostComputeEndpoint) -> Result<(), CniError> {
-    let failed = |what: &str, error: HcnError| hns(format_args!("{what} endpoint {}", endpoint.name), &error);
+pub(super) fn delete(client: &Client, id: &Guid, name: &str) -> Result<(), CniError> {
+    let failed = |what: &str, error: HcnError| hns(format_args!("{what} endpoint {name}"), &error);
     let until = Instant::now() + PATIENCE;
     loop {
-        client.delete::<HostComputeEndpoint>(&endpoint.id).map_err(|e| failed("delete", e))?;
-        if client.get::<HostComputeEndpoint>(&endpoint.id).map_err(|e| failed("read", e))?.is_none() {
+        client.delete::<HostComputeEndpoint>(id).map_err(|e| failed("delete", e))?;
+        if client.get::<HostComputeEndpoint>(id).map_err(|e| failed("read", e))?.is_none() {
             return Ok(());
         }
         if Instant::now() >= until {
             let text = format!(
-                "cannot delete endpoint {}: HNS says that it did, and still shows it; its address stays reserved, and the next DEL or GC tries again",
-                endpoint.name
+                "cannot delete endpoint {name}: HNS says that it did, and still shows it; its address stays reserved, and the next DEL or GC tries again"
             );
             return Err(CniError::new(code::TRY_AGAIN, text));
         }
@@ -46,5 +45,5 @@ pub(super) fn evict(client: &Client, network: &HostComputeNetwork, desired: &Hos
         return Ok(false);
     }
     tracing::debug!(endpoint = holder.name, "removing an endpoint whose sandbox is gone: a new one gets its address");
-    delete(client, &holder).map(|()| true)
+    delete(client, &holder.id, &holder.name).map(|()| true)
 }

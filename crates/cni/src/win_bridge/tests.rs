@@ -191,16 +191,34 @@ fn repeated_add_changes_nothing_and_calls_no_ipam() {
     host.call(Command::Check, "def", &namespace, host.conf()).unwrap();
 }
 
+/// An endpoint of the sandbox on a network that is not the pods' any more is no reason to take another address, and DEL removes both.
 #[test]
-fn endpoint_of_a_vanished_network_is_replaced() {
+fn endpoints_of_other_networks_go_with_the_sandbox() {
     let host = Host::new();
     let namespace = host.make_namespace().to_string();
     let other = host.make_network("other", NetworkType::L2Bridge);
     let stale = HostComputeEndpoint { name: "def_pods".into(), ..HostComputeEndpoint::default() };
     host.client.create_endpoint(&other, Guid::random(), &stale).unwrap();
-    host.call(Command::Add, "def", &namespace, host.conf()).unwrap();
-    let networks: Vec<_> = host.endpoints().iter().map(|e| e.host_compute_network).collect();
-    assert_eq!((networks.len(), networks.contains(&other)), (1, false));
+    let result = host.call(Command::Add, "def", &namespace, host.conf()).unwrap().unwrap();
+    assert_eq!((result.primary_ip().unwrap().to_string(), host.reserved()), ("10.10.187.70".to_owned(), vec!["10.10.187.70".to_owned()]));
+    host.call(Command::Del, "def", &namespace, host.conf()).unwrap();
+    assert_eq!((host.endpoints().len(), host.reserved().len()), (0, 0));
+}
+
+/// The endpoint that another plug-in made for the same sandbox is the sandbox's.
+#[test]
+fn an_endpoint_of_another_plugin_is_adopted() {
+    let host = Host::new();
+    let namespace = host.make_namespace();
+    let first = host.call(Command::Add, "def", &namespace.to_string(), host.conf()).unwrap().unwrap();
+    let ours = host.endpoints().remove(0);
+    host.client.delete::<HostComputeEndpoint>(&ours.id).unwrap();
+    let theirs = HostComputeEndpoint { owner: String::new(), host_compute_namespace: Guid::default(), ..ours.clone() };
+    let id = Guid::random();
+    host.client.create_endpoint(&ours.host_compute_network, id, &theirs).unwrap();
+    let again = host.call(Command::Add, "def", &namespace.to_string(), host.conf()).unwrap().unwrap();
+    assert_eq!((again.primary_ip(), host.endpoints()[0].id, host.endpoints().len()), (first.primary_ip(), id, 1));
+    assert_eq!((host.endpoints()[0].host_compute_namespace, host.reserved().len()), (namespace, 1));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use hcn::blocking::Client;
+use hcn::blocking::{Client, Opened};
 use hcn::{EndpointState, Guid, HostComputeEndpoint, HostComputeNamespace};
 
 use super::hns;
@@ -15,18 +15,26 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 /// How often is looked meanwhile.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
-/// The endpoint as HNS shows it, once it is attached to the namespace with an adapter and an address.
-pub(super) fn attached(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Result<HostComputeEndpoint, CniError> {
+/// The endpoint as HNS shows it, once it is attached to the namespace with an adapter and at least the addresses of `expected`; with `unchecked`
+/// at once.
+pub(super) fn attached(
+    client: &Client,
+    namespace: Guid,
+    endpoint: &Opened<'_, HostComputeEndpoint>,
+    expected: &HostComputeEndpoint,
+    unchecked: bool,
+) -> Result<HostComputeEndpoint, CniError> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match look(client, namespace, endpoint)? {
+        let shown = endpoint.read().map_err(|e| hns(format_args!("read endpoint {}", expected.name), &e))?;
+        match look(client, namespace, shown, expected, unchecked)? {
             Ok(shown) => return Ok(shown),
             Err(_) if Instant::now() < until => std::thread::sleep(LOOK),
             Err(defect) => {
                 let text = format!(
                     "cannot connect endpoint {} to namespace {namespace}: HNS accepted it, and {defect}; if that does not pass, restart the Host \
                      Networking Service",
-                    endpoint.name
+                    expected.name
                 );
                 return Err(CniError::new(code::HOST_NETWORK, text));
             }
@@ -35,9 +43,17 @@ pub(super) fn attached(client: &Client, namespace: Guid, endpoint: &HostComputeE
 }
 
 /// The endpoint as HNS shows it, or what is missing in it.
-fn look(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Result<Result<HostComputeEndpoint, String>, CniError> {
-    let shown: Option<HostComputeEndpoint> = client.get(&endpoint.id).map_err(|e| hns(format_args!("read endpoint {}", endpoint.name), &e))?;
+fn look(
+    client: &Client,
+    namespace: Guid,
+    shown: Option<HostComputeEndpoint>,
+    expected: &HostComputeEndpoint,
+    unchecked: bool,
+) -> Result<Result<HostComputeEndpoint, String>, CniError> {
     let Some(shown) = shown else { return Ok(Err("the endpoint is gone".to_owned())) };
+    if unchecked {
+        return Ok(Ok(shown));
+    }
     if shown.host_compute_namespace != namespace {
         let other = shown.host_compute_namespace;
         return Ok(Err(if other.is_nil() { "the endpoint is in no namespace".to_owned() } else { format!("the endpoint is in namespace {other}") }));
@@ -46,7 +62,7 @@ fn look(client: &Client, namespace: Guid, endpoint: &HostComputeEndpoint) -> Res
         return Ok(Err("the endpoint has no address".to_owned()));
     }
     let has = |address: &str| shown.ip_configurations.iter().any(|ip| ip.ip_address.parse::<IpAddr>().ok() == address.parse().ok());
-    if let Some(missing) = endpoint.ip_configurations.iter().find(|ip| !has(&ip.ip_address)) {
+    if let Some(missing) = expected.ip_configurations.iter().find(|ip| !has(&ip.ip_address)) {
         return Ok(Err(format!("the endpoint has no address {}", missing.ip_address)));
     }
     if matches!(shown.state, EndpointState::ATTACHED | EndpointState::ATTACHED_SHARING) || !has_compartment(client, namespace)? {

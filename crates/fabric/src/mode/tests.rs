@@ -50,6 +50,7 @@ const STATE: HostState = HostState {
     dr_mac: Some(Mac([0, 0x15, 0x5d, 0, 0, 1])),
     bgp: None,
     hns_ipv6: true,
+    hns_dsr: true,
 };
 
 fn decided(mode: Mode, role: Role, nodes: &BTreeMap<String, NodeRow>) -> String {

@@ -1,13 +1,12 @@
 //! The ports that users of the client call: on a thread of the pool, and from any other thread.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use super::Core;
 use super::counts::Counts;
+use super::{Core, Silence};
 use crate::error::HResult;
-use crate::pool::{Called, Delivery, GivenUp, Refusal, Ticket};
+use crate::pool::{Called, Ticket};
 use crate::port::{Args, EventSink, Function, HostNetwork, OwnedArgs, RawError, Reply, Subscription};
 
 /// The port of one operation, on a thread of the pool: counts the calls, and refuses further ones when the operation's caller is gone.
@@ -64,33 +63,23 @@ impl BlockingPort {
         job: impl FnOnce(&dyn HostNetwork) -> Result<T, RawError> + Send + 'static,
         dispose: impl FnOnce(T, &dyn HostNetwork) + Send + 'static,
     ) -> Result<T, RawError> {
-        let until = Instant::now() + self.deadline;
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let work = move |port: &Arc<dyn HostNetwork>| job(&**port);
-        let deliver = move |outcome, delivery, port: &Arc<dyn HostNetwork>| match (outcome, delivery) {
-            (Ok(late), Delivery::Abandoned) => dispose(late, &**port),
-            // The caller waits for it.
-            (outcome, _) => drop(sender.send(outcome)),
+        let late = move |outcome: Result<T, RawError>, port: &Arc<dyn HostNetwork>| {
+            if let Ok(late) = outcome {
+                dispose(late, &**port);
+            }
         };
-        let mut place = self.core.submit(work, deliver).map_err(|refusal| self.core.refuse(call, &refusal))?;
-        let mut answer = receiver.recv_timeout(until.saturating_duration_since(Instant::now()));
-        if let Err(RecvTimeoutError::Timeout) = answer {
-            match self.core.time_out(&mut place, self.deadline) {
-                GivenUp::Ended => answer = receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                GivenUp::NotBegun => return Err(RawError::with_record(HResult::TIMEOUT, &self.core.busy())),
-                GivenUp::UnderWay => {
+        self.core.wait(self.deadline, move |port| job(&**port), late).unwrap_or_else(|silence| {
+            Err(match silence {
+                Silence::Refused(refusal) => self.core.refuse(call, &refusal),
+                Silence::NotBegun => RawError::with_record(HResult::TIMEOUT, &self.core.busy()),
+                Silence::UnderWay(_) => {
                     let seconds = self.deadline.as_secs_f64();
                     let text = format!("{call} was given up after {seconds} s: what it does is unknown, read the object back");
-                    return Err(RawError::with_record(HResult::TIMEOUT, &text));
+                    RawError::with_record(HResult::TIMEOUT, &text)
                 }
-            }
-        }
-        place.ended();
-        match answer {
-            Ok(outcome) => outcome,
-            Err(_) if place.is_refused() => Err(self.core.refuse(call, &Refusal::Hung)),
-            Err(_) => Err(HResult::FAIL.into()),
-        }
+                Silence::Lost => HResult::FAIL.into(),
+            })
+        })
     }
 }
 

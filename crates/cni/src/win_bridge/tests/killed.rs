@@ -157,31 +157,31 @@ fn an_add_tries_a_bounded_number_of_addresses() {
     assert_eq!(result.primary_ip().unwrap().to_string(), "10.10.187.87", "the one behind those that were tried");
 }
 
-/// Calls that change nothing in HNS, but for opening and closing, and those that do.
+/// Every call of HNS but for opening and closing. The pod network names its network's id; without it, or with an old one, HNS looks for the name.
 #[test]
-fn an_add_asks_hns_five_times_and_a_del_four() {
+fn an_add_asks_hns_four_times_and_a_del_too() {
     let host = Host::new();
-    let namespace = host.make_namespace().to_string();
-    let work = |act: &dyn Fn()| {
+    let network = host.client.ids::<HostComputeNetwork>(&hcn::Query::by_name("pods")).unwrap()[0];
+    let named = |id: Guid| {
+        let mut conf = host.conf();
+        (conf["hnsNetwork"], conf["loopbackDSR"]) = (json!(id.to_string()), json!(true));
+        conf
+    };
+    let work = |command: Command, pod: &str, conf: Value| {
+        let namespace = host.make_namespace().to_string();
         host.simulator.controls().calls.reset();
-        act();
+        host.call(command, pod, &namespace, conf).unwrap();
         let counters = host.simulator.controls().calls.counters();
         let counted = counters.into_iter().filter(|(call, _)| !call.contains("Open") && !call.contains("Close"));
         counted.map(|(call, counter)| format!("{call} {}", counter.calls)).collect::<Vec<_>>()
     };
-    let add = work(&|| drop(host.call(Command::Add, "a", &namespace, host.conf()).unwrap()));
-    assert_eq!(
-        add,
-        [
-            "HcnCreateEndpoint 1",
-            "HcnEnumerateEndpoints 1",
-            "HcnEnumerateNetworks 1",
-            "HcnModifyNamespace 1",
-            "HcnQueryEndpointProperties 2",
-            "HcnQueryNetworkProperties 1"
-        ]
-    );
-    let del = work(&|| drop(host.call(Command::Del, "a", &namespace, host.conf()).unwrap()));
+    let four = ["HcnCreateEndpoint 1", "HcnModifyNamespace 1", "HcnQueryEndpointProperties 1", "HcnQueryNetworkProperties 1"];
+    assert_eq!(work(Command::Add, "a", named(network)), four);
+    let by_name =
+        ["HcnCreateEndpoint 1", "HcnEnumerateNetworks 1", "HcnModifyNamespace 1", "HcnQueryEndpointProperties 1", "HcnQueryNetworkProperties 1"];
+    assert_eq!(work(Command::Add, "b", host.conf()), by_name);
+    assert_eq!(work(Command::Add, "c", named(Guid::random())), by_name, "a network with another id was made since");
+    let del = work(Command::Del, "a", host.conf());
     assert_eq!(del, ["HcnDeleteEndpoint 1", "HcnEnumerateEndpoints 1", "HcnModifyNamespace 1", "HcnQueryEndpointProperties 1"]);
 }
 
