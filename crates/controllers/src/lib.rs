@@ -58,6 +58,8 @@ pub struct Config {
     pub api: ApiServer,
     /// Addresses of all pods, and each node's share of them.
     pub node_ranges: NodeRanges,
+    /// The same of hollow nodes (label `mullion.io/hollow`), where there are some.
+    pub hollow_ranges: Option<NodeRanges>,
     /// The API server's certificate authority, for pods.
     pub root_ca_pem: String,
     /// Addresses for Services of type LoadBalancer; without them somebody else sees to such Services.
@@ -109,7 +111,7 @@ pub async fn run_with(client: Client, config: Config, timing: Timing, shutdown: 
     tasks.spawn(disruption::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(storage::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(service_accounts::run(client.clone(), views.clone(), config.root_ca_pem, shutdown.clone()));
-    tasks.spawn(node_ipam::run(client.clone(), views.clone(), config.node_ranges, shutdown.clone()));
+    tasks.spawn(node_ipam::run(client.clone(), views.clone(), (config.node_ranges, config.hollow_ranges), shutdown.clone()));
     tasks.spawn(node_lifecycle::run(client.clone(), views.clone(), timing, shutdown.clone()));
     tasks.spawn(namespaces::run(client.clone(), views.clone(), shutdown.clone()));
     tasks.spawn(quota::run(client.clone(), views.clone(), shutdown.clone()));

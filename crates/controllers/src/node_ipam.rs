@@ -18,6 +18,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use kube_rules::node_labels;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -33,17 +34,21 @@ struct Context {
     views: Views,
     events: EventRecorder,
     ranges: NodeRanges,
+    hollow_ranges: Option<NodeRanges>,
     /// Ranges given but perhaps not yet seen on their node.
     given: Mutex<BTreeMap<String, Vec<IpNet>>>,
 }
 
+/// The ranges of nodes, and those of hollow nodes.
+pub(crate) type Ranges = (NodeRanges, Option<NodeRanges>);
+
 /// Runs the controller until `shutdown`.
-pub(crate) async fn run(client: Client, views: Views, ranges: NodeRanges, shutdown: CancellationToken) {
+pub(crate) async fn run(client: Client, views: Views, (ranges, hollow_ranges): Ranges, shutdown: CancellationToken) {
     let queue = Queue::<String>::default();
     let keys = queue.clone();
     views.nodes.subscribe(move |change| keys.add(change.key.name.clone()));
     let events = EventRecorder::new(client.clone(), "cidrAllocator", "");
-    let context = Arc::new(Context { client, views, events, ranges, given: Mutex::default() });
+    let context = Arc::new(Context { client, views, events, ranges, hollow_ranges, given: Mutex::default() });
     queue.run("nodeipam", 4, shutdown, |node| sync(context.clone(), node)).await;
 }
 
@@ -55,10 +60,12 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     if !node.pod_cidrs.is_empty() || node.deleting {
         return Ok(Next::Change);
     }
-    let Some(shares) = reserve(&context, &name) else {
+    let hollow = context.hollow_ranges.as_ref().filter(|_| node_labels::is_hollow(Some(&node.labels)));
+    let ranges = hollow.unwrap_or(&context.ranges);
+    let Some(shares) = reserve(&context, &name, ranges) else {
         let object = ObjectReference { kind: Some("Node".into()), name: Some(name.clone()), uid: Some(node.uid.clone()), ..Default::default() };
         context.events.event(&object, EventType::Normal, "CIDRNotAvailable", None, format!("Node {name} status is now: CIDRNotAvailable"));
-        anyhow::bail!("no free range for node {name} in {}: choose a wider --cluster-cidr or a longer --node-mask", context.ranges);
+        anyhow::bail!("no free range for node {name} in {ranges}: choose a wider --cluster-cidr or a longer --node-mask");
     };
     let nodes: Api<Node> = Api::all(context.client.clone());
     let patch = json!({"metadata": {"uid": node.uid}, "spec": {"podCIDR": shares.first(), "podCIDRs": shares}});
@@ -68,7 +75,7 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
     }
 }
 
-fn reserve(context: &Context, name: &str) -> Option<Vec<IpNet>> {
+fn reserve(context: &Context, name: &str, ranges: &NodeRanges) -> Option<Vec<IpNet>> {
     let mut given = context.given.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(shares) = given.get(name) {
         return Some(shares.clone());
@@ -76,7 +83,7 @@ fn reserve(context: &Context, name: &str) -> Option<Vec<IpNet>> {
     let rows = context.views.nodes.snapshot();
     let seen = rows.iter().flat_map(|(_, node)| node.pod_cidrs.iter()).filter_map(|cidr| cidr.parse().ok());
     let taken: Vec<IpNet> = seen.chain(given.values().flatten().copied()).collect();
-    let shares = context.ranges.next_free(&taken)?;
+    let shares = ranges.next_free(&taken)?;
     given.insert(name.to_owned(), shares.clone());
     Some(shares)
 }

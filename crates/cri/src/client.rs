@@ -1,5 +1,6 @@
 //! Client: one method for each call of CRI.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +8,16 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
+use k8s_cri::v1::image_service_server::{ImageService, ImageServiceServer};
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use k8s_cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use tonic::body::Body;
+use tonic::codegen::StdError;
+use tonic::codegen::http::{Request, Response as HttpResponse};
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
-use tower::service_fn;
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt as _, service_fn};
 
 use crate::calls::{Calls, Waiting};
 use crate::{Endpoint, EndpointError, Error, Events};
@@ -33,11 +40,28 @@ impl Default for Deadlines {
 /// Largest message upstream's client accepts (`cri-client/pkg/remote_runtime.go`).
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
+/// What carries a call to the runtime: a connection, or the runtime itself.
+type Transport = BoxCloneSyncService<Request<Body>, HttpResponse<Body>, TransportError>;
+
+/// A call did not get through.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct TransportError(#[source] StdError);
+
+/// The transport to a runtime in this process.
+fn direct<S>(service: S) -> Transport
+where
+    S: Service<Request<Body>, Response = HttpResponse<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    Transport::new(service.map_err(|never| match never {}))
+}
+
 /// A client of one runtime. Clones share its connection.
 #[derive(Clone, Debug)]
 pub struct Client {
-    runtime: RuntimeServiceClient<Channel>,
-    images: ImageServiceClient<Channel>,
+    runtime: RuntimeServiceClient<Transport>,
+    images: ImageServiceClient<Transport>,
     endpoint: Arc<str>,
     deadlines: Deadlines,
     calls: Arc<Calls>,
@@ -59,10 +83,20 @@ impl Client {
     pub fn with_deadlines(endpoint: &str, deadlines: Deadlines) -> Result<Self, EndpointError> {
         let endpoint: Endpoint = endpoint.parse()?;
         let name: Arc<str> = endpoint.to_string().into();
-        let channel = channel(endpoint);
-        let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
-        let images = ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        Ok(Self { runtime, images, endpoint: name, deadlines, calls: Arc::default() })
+        let channel = Transport::new(channel(endpoint).map_err(|error| TransportError(error.into())));
+        Ok(Self::over(name, deadlines, channel.clone(), channel))
+    }
+
+    /// A client of a runtime in this process: calls are the same messages, and no socket carries them. `name` stands where an endpoint would.
+    pub fn in_process<S: RuntimeService + ImageService>(name: &str, runtime: Arc<S>) -> Self {
+        let images = direct(ImageServiceServer::from_arc(runtime.clone()));
+        Self::over(name.into(), Deadlines::default(), direct(RuntimeServiceServer::from_arc(runtime)), images)
+    }
+
+    fn over(endpoint: Arc<str>, deadlines: Deadlines, runtime: Transport, images: Transport) -> Self {
+        let runtime = RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE);
+        let images = ImageServiceClient::new(images).max_decoding_message_size(MAX_MESSAGE);
+        Self { runtime, images, endpoint, deadlines, calls: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.

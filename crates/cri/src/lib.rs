@@ -9,6 +9,7 @@ mod client;
 mod endpoint;
 mod error;
 mod events;
+mod serve;
 #[cfg(all(test, unix))]
 mod tests;
 
@@ -19,6 +20,9 @@ pub use error::{Error, Kind};
 pub use events::{Events, Notice};
 /// The messages of CRI v1, as generated from upstream's `api.proto`.
 pub use k8s_cri::v1;
+/// Of [`serve!`].
+#[doc(hidden)]
+pub use tonic;
 
 /// What other programs key on in CRI labels and annotations (`pkg/kubelet/types/labels.go`): a node can change agents in place.
 pub mod labels {

@@ -54,8 +54,11 @@ impl Condition {
 }
 
 impl NodeRow {
-    /// Reads a Node; one without addresses or CIDRs is a row too.
+    /// Reads a Node; one without addresses or CIDRs is a row too. A hollow node is none: no packet reaches its pods.
     pub fn of(node: &Node) -> Option<Self> {
+        if kube_rules::node_labels::is_hollow(node.metadata.labels.as_ref()) {
+            return None;
+        }
         let spec = node.spec.as_ref();
         let listed = spec.and_then(|s| s.pod_cidrs.as_deref()).unwrap_or_default();
         let single = spec.and_then(|s| s.pod_cidr.as_ref());

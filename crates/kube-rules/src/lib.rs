@@ -13,6 +13,7 @@ pub mod field;
 pub mod host_ports;
 pub mod image;
 pub mod node_affinity;
+pub mod node_labels;
 pub mod os;
 pub mod path;
 pub mod qos;

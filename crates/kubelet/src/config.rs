@@ -149,8 +149,8 @@ pub struct Config {
     pub os: NodeOs,
     /// InternalIP addresses; the first is primary.
     pub node_ips: Vec<IpAddr>,
-    /// `unix:///…`, `npipe://…`.
-    pub cri_endpoint: String,
+    /// The container runtime.
+    pub cri: cri::Client,
     /// The node's file tree.
     pub root: Arc<HostRoot>,
     /// The agent's own directory in the node's form; `/var/lib/kubelet` on both systems by

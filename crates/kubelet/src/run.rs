@@ -41,9 +41,6 @@ use crate::worker::Note;
 /// Why the agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The runtime's address is no address.
-    #[error("the container runtime endpoint cannot be used")]
-    Endpoint(#[from] cri::EndpointError),
     /// The agent's directory cannot be made.
     #[error("preparing the agent's directory failed")]
     Directory(#[from] host::HostError),
@@ -125,7 +122,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
 
 /// Directories, the runtime and its health, the view of the API: the own Node, its pods, services.
 fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
-    let cri = cri::Client::connect(&config.cri_endpoint)?;
+    let cri = config.cri.clone();
     let dir = config.root.parse(&config.root_dir)?;
     let pods = dir.join("pods").map_err(host::HostError::from)?;
     config.root.create_dir_all(&pods, 0o750)?;
@@ -373,7 +370,7 @@ fn configz(config: &Config) -> serde_json::Value {
         "clusterDomain": config.cluster_domain,
         "maxPods": config.capacity.pods,
         "podPidsLimit": -1,
-        "containerRuntimeEndpoint": config.cri_endpoint,
+        "containerRuntimeEndpoint": config.cri.endpoint(),
         "containerLogMaxSize": Quantity::from_bytes(config.logs.max_size as i64).to_string(),
         "containerLogMaxFiles": config.logs.max_files,
         "imageGCHighThresholdPercent": config.images.high_percent,

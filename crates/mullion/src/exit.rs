@@ -116,6 +116,7 @@ impl Code {
     fn of_cluster(error: &ClusterError) -> Self {
         match error {
             ClusterError::Spec(_) | ClusterError::Addresses(_) | ClusterError::OneFamily { .. } | ClusterError::Lan(_) => Self::Usage,
+            ClusterError::HollowName { .. } | ClusterError::HollowNetwork { .. } => Self::Usage,
             ClusterError::NewerFormat { .. } | ClusterError::OtherCluster { .. } | ClusterError::Delete { .. } => Self::Directory,
             ClusterError::Lab(error) => Self::of_lab(error),
         }

@@ -7,6 +7,7 @@ pub mod delete;
 pub mod detach;
 pub mod disks;
 pub mod down;
+mod hollow_nodes;
 pub mod image;
 pub mod keys;
 mod limitations;
@@ -36,6 +37,7 @@ pub fn main(command: Command) -> Result<(), Failure> {
         Command::Image(args) => image::main(args),
         Command::Template(args) => template::main(&args),
         Command::ControlPlane(args) => control_plane::main(*args),
+        Command::HollowNodes(args) => hollow_nodes::main(args),
         Command::ContainerSim(args) => simulated_host::container_sim(*args),
         Command::HnsSim(args) => simulated_host::hns_sim(args),
     }

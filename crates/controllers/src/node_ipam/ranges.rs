@@ -1,5 +1,7 @@
 //! The cluster's networks for pods, and each node's share of them: pure (upstream: `newNodeIpamController`, `cidrset`).
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use ipnet::IpNet;
 
 /// Upstream's `defaultNodeMaskCIDRIPv4` and `defaultNodeMaskCIDRIPv6`.
@@ -93,10 +95,36 @@ impl NodeRanges {
 
     /// In each network the lowest share that overlaps none of `taken`; none when one of them is used up.
     pub(super) fn next_free(&self, taken: &[IpNet]) -> Option<Vec<IpNet>> {
-        let overlaps = |one: &IpNet, other: &IpNet| one.contains(&other.network()) || other.contains(&one.network());
-        let free = |(network, mask): &(IpNet, u8)| network.subnets(*mask).ok()?.find(|range| !taken.iter().any(|other| overlaps(range, other)));
-        self.0.iter().map(free).collect()
+        self.0.iter().map(|(network, mask)| lowest(network, *mask, taken)).collect()
     }
+}
+
+/// The lowest share of a network that overlaps none of `taken`. One pass over those in their order: a cluster has thousands.
+fn lowest(network: &IpNet, mask: u8, taken: &[IpNet]) -> Option<IpNet> {
+    let number = |address: IpAddr| match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
+    };
+    let (first, last) = (number(network.network()), number(network.broadcast()));
+    let rest = (1u128 << (network.max_prefix_len() - mask)) - 1;
+    let family = |other: &&IpNet| other.addr().is_ipv6() == network.addr().is_ipv6();
+    let mut held: Vec<(u128, u128)> = taken.iter().filter(family).map(|other| (number(other.network()), number(other.broadcast()))).collect();
+    held.sort_unstable();
+    let mut candidate = first;
+    for (begin, end) in held.into_iter().filter(|(_, end)| *end >= first) {
+        if begin > candidate + rest {
+            break;
+        }
+        if end >= candidate {
+            // The first share behind it; none behind the last address that there is.
+            candidate = (end | rest).checked_add(1)?;
+        }
+    }
+    let address = match network {
+        IpNet::V4(_) => IpAddr::from(Ipv4Addr::from(u32::try_from(candidate).ok()?)),
+        IpNet::V6(_) => IpAddr::from(Ipv6Addr::from(candidate)),
+    };
+    (candidate <= last).then(|| IpNet::new_assert(address, mask))
 }
 
 impl std::fmt::Display for NodeRanges {
@@ -172,6 +200,10 @@ mod tests {
             (&["192.168.0.128/25"], Some("192.168.1.0/24")),
             (&["10.0.0.0/24"], Some("192.168.0.0/24")),
             (&["192.168.0.0/22"], None),
+            (&["192.168.3.0/24", "192.168.0.0/23", "192.168.2.0/26", "192.168.2.192/26"], None),
+            (&["192.168.1.0/24", "0.0.0.0/1", "192.168.0.0/25", "192.168.0.64/26"], Some("192.168.2.0/24")),
+            (&["0.0.0.0/0"], None),
+            (&["::/0"], Some("192.168.0.0/24")),
         ] {
             let found = ranges.next_free(&nets(taken)).map(|shares| shares[0].to_string());
             assert_eq!(found.as_deref(), expected, "{taken:?}");

@@ -95,6 +95,7 @@ impl Cluster {
         let config = controllers::Config {
             api: self.api.clone(),
             node_ranges: self.node_ranges.clone(),
+            hollow_ranges: None,
             root_ca_pem: "-----BEGIN CERTIFICATE-----\n".into(),
             load_balancer_cidr: Some("10.241.0.0/30".parse().unwrap()),
         };

@@ -131,7 +131,7 @@ impl World {
             node_name: NODE.into(),
             os: self.os,
             node_ips: vec!["10.240.0.12".parse().unwrap()],
-            cri_endpoint: format!("unix://{}", self.dir.path().join("cri").display()),
+            cri: cri::Client::connect(&format!("unix://{}", self.dir.path().join("cri").display())).unwrap(),
             root: Arc::new(self.root()),
             root_dir: "/var/lib/kubelet".into(),
             facts: HostFacts::simulated(self.os, "machine", &format!("boot-{}", self.boot)),

@@ -211,20 +211,7 @@ fn no(what: &str, id: &str) -> Status {
     Status::not_found(format!("no {what} {id}"))
 }
 
-/// Implements a service trait: the methods given, and "unimplemented" for the rest.
-macro_rules! service {
-    ($trait:ident { $($real:tt)* } rest { $($method:ident($request:ident) -> $response:ident;)* }) => {
-        #[tonic::async_trait]
-        impl $trait for Runtime {
-            $($real)*
-            $(async fn $method(&self, _: Request<v1::$request>) -> Answer<v1::$response> {
-                Err(Status::unimplemented(stringify!($method)))
-            })*
-        }
-    };
-}
-
-service! { RuntimeService {
+cri::serve! { RuntimeService for Runtime {
     async fn version(&self, _: Request<v1::VersionRequest>) -> Answer<v1::VersionResponse> {
         Ok(Response::new(v1::VersionResponse {
             version: "v1".into(),
@@ -488,7 +475,7 @@ service! { RuntimeService {
     runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
 } }
 
-service! { ImageService {
+cri::serve! { ImageService for Runtime {
     async fn list_images(&self, _: Request<v1::ListImagesRequest>) -> Answer<v1::ListImagesResponse> {
         let state = self.state.lock().unwrap();
         let image = |i: &String| v1::Image { id: i.clone(), repo_tags: vec![i.clone()], size: 5, ..Default::default() };

@@ -1,5 +1,6 @@
 //! Wiring of `mullion control-plane`: API server, controllers, scheduler, DNS and the node-port relay in one process on LAN host `cp`.
 
+mod hollow_nodes;
 mod join;
 mod rest;
 mod rights;
@@ -67,6 +68,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
     let controllers = controllers::Config {
         api: api.clone(),
         node_ranges: controllers::NodeRanges::parse(&args.cluster_cidr.to_string(), node_masks(&args))?,
+        hollow_ranges: (args.hollow > 0).then(hollow_ranges).transpose()?,
         root_ca_pem: ca_pem,
         load_balancer_cidr: args.load_balancer_cidr,
     };
@@ -94,6 +96,11 @@ fn node_masks(args: &ControlPlaneArgs) -> controllers::NodeMasks {
     controllers::NodeMasks { only: None, ipv4: of(false, args.node_mask), ipv6: of(true, args.node_mask_ipv6) }
 }
 
+/// The pods' network of hollow nodes.
+fn hollow_ranges() -> Result<controllers::NodeRanges, controllers::NodeRangesError> {
+    controllers::NodeRanges::parse(&hollow::PODS.to_string(), controllers::NodeMasks::default())
+}
+
 /// Publishes what clients must find complete, and answers the first client after that.
 async fn open(server: &Server, listeners: Vec<TcpListener>, own: &Client, args: &ControlPlaneArgs, ca_pem: &str) -> Result<()> {
     tokio::try_join!(
@@ -101,6 +108,7 @@ async fn open(server: &Server, listeners: Vec<TcpListener>, own: &Client, args: 
         join::publish(own, args, ca_pem),
         rights::network_policy(own, args.network_policy),
         rights::bgp(own, args.network == fabric::Mode::Bgp),
+        hollow_nodes::prepare(own, args.hollow),
     )?;
     server.listen(listeners).context("starting the API server failed")
 }

@@ -339,7 +339,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         node_name: node.node_name.clone(),
         os: node.os,
         node_ips: node.node_ip.iter().collect(),
-        cri_endpoint: kubelet.container_runtime_endpoint.clone(),
+        cri: cri::Client::connect(&kubelet.container_runtime_endpoint).context("the container runtime endpoint cannot be used")?,
         root: Arc::new(host_root(node.os, &node.roots)?),
         root_dir: "/var/lib/kubelet".to_owned(),
         facts,

@@ -110,7 +110,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     lab.end_on(signals).context("starting a thread failed")?;
     progress.step(&format!("made {} hosts", layout.hosts.len() + 1));
     let limit = Limit::new(begin, args.timeout);
-    if let Err(failure) = wait_ready(&lab, boots, &kubeconfig, &limit, progress) {
+    if let Err(failure) = wait_ready(&lab, (boots, cluster.hollow), &kubeconfig, &limit, progress) {
         lab.stop()?;
         return Err(failure);
     }
@@ -119,6 +119,7 @@ fn start(args: &UpArgs, signals: Signals, progress: &mut Progress) -> Result<Run
     lab.set_extra("kubeconfig", kubeconfig.display().to_string().into());
     lab.set_extra("context", cluster.name.clone().into());
     lab.set_extra("outside", cluster.outside.into());
+    lab.set_extra("hollow", cluster.hollow.into());
     let mut document = status::document(&lab.status())?;
     document["nodes"] = layout.hosts.iter().skip(1).map(|host| json!({"name": host.name, "ready": true, "address": host.address})).collect();
     progress.ready(begin.elapsed(), &dirs, &server, &document);
@@ -154,6 +155,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>)
     };
     let requested = Requested {
         nodes: args.nodes.as_deref().map(node_spec::parse_list).transpose()?,
+        hollow: args.hollow,
         network: args.network,
         addresses: Some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
@@ -230,7 +232,8 @@ fn start_lab(
         shared: vec![SharedDir { path: Env::of_process().cache_dir(), entries: vec![image::CACHE, wine::template::NAME, wine::template::LOCK] }],
         init: vec!["/proc/self/exe".to_owned(), "lab-init".to_owned()],
     };
-    let boots = cluster.nodes.iter().map(|node| (node.name.clone(), inputs.boot_id(&node.name))).collect();
+    let names = cluster.nodes.iter().map(|node| node.name.clone()).chain(hollow::names(cluster.hollow));
+    let boots = names.map(|name| (name.clone(), inputs.boot_id(&name))).collect();
     Ok((supervisor::start(config)?, boots))
 }
 

@@ -12,6 +12,8 @@ use host::NodeOs;
 use images::registry::Mirror;
 use ipnet::{IpNet, Ipv4Net};
 
+use uuid::Uuid;
+
 use super::audit::AuditArgs;
 use super::image::{ImageArgs, RegistryArgs};
 use super::template::TemplateArgs;
@@ -40,6 +42,8 @@ pub enum Command {
     #[command(hide = true)]
     ControlPlane(Box<ControlPlaneArgs>),
     #[command(hide = true)]
+    HollowNodes(HollowNodesArgs),
+    #[command(hide = true)]
     ContainerSim(Box<ContainerSimArgs>),
     #[command(hide = true)]
     HnsSim(HnsSimArgs),
@@ -62,6 +66,10 @@ pub struct UpArgs {
     /// [default: what DIR holds, else lin01:linux,win01:windows:20348,win02:windows:20348]
     #[arg(long)]
     pub nodes: Option<String>,
+    /// So many more Windows nodes without a kernel under them, for runs at scale: their agents are real, what their containers would run is
+    /// not [default: what DIR holds, else 0]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(..=i64::from(hollow::MOST)))]
+    pub hollow: Option<u32>,
     /// How pods of different nodes reach each other [default: host-gateway]
     #[arg(long, value_parser = fabric_cli::mode())]
     pub network: Option<Mode>,
@@ -325,6 +333,9 @@ pub struct ControlPlaneArgs {
     /// The mode of the pod network
     #[arg(long, value_parser = fabric_cli::mode(), default_value = "host-gateway")]
     pub network: Mode,
+    /// The number of hollow nodes
+    #[arg(long, default_value_t = 0)]
+    pub hollow: u32,
     /// Let nodes read what policies ask for
     #[arg(long)]
     pub network_policy: bool,
@@ -342,6 +353,28 @@ impl ControlPlaneArgs {
     pub fn primary(&self) -> IpAddr {
         self.address.first().unwrap_or(lab::lan::CONTROL_PLANE.into())
     }
+}
+
+/// The hollow nodes of a one-machine cluster.
+#[derive(Clone, Debug, Args)]
+pub struct HollowNodesArgs {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// Directory of the hosts' disks
+    #[arg(long)]
+    pub hosts_dir: PathBuf,
+    #[arg(long)]
+    pub nodes: u32,
+    /// Names the cluster
+    #[arg(long)]
+    pub identity: Uuid,
+    /// Names this start of the nodes
+    #[arg(long)]
+    pub boot: Uuid,
+    #[arg(long)]
+    pub dns_ip: IpAddr,
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
 }
 
 /// The container runtime of a simulated host.

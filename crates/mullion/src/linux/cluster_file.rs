@@ -79,6 +79,17 @@ pub enum ClusterError {
         /// Why it does.
         reason: &'static str,
     },
+    /// A node is called as a hollow node is.
+    #[error("cannot run hollow nodes beside the node {node}: a hollow node has that name; leave --hollow out, or choose another --dir")]
+    HollowName { node: String },
+    /// Addresses of hollow nodes are used otherwise.
+    #[error("cannot run hollow nodes: {option} {net} overlaps their network {own}; leave --hollow out, or choose another network")]
+    HollowNetwork {
+        option: &'static str,
+        net: IpNet,
+        /// Of hollow nodes or their pods.
+        own: IpNet,
+    },
     /// Too many nodes for the LAN.
     #[error(transparent)]
     Lan(#[from] LanFull),
@@ -145,6 +156,9 @@ pub struct Cluster {
     #[serde(default)]
     pub name: String,
     pub nodes: Vec<NodeSpec>,
+    /// How many hollow nodes there are beside them.
+    #[serde(default)]
+    pub hollow: u32,
     /// The mode of the pod network.
     #[serde(with = "by_name")]
     pub network: Mode,
@@ -201,6 +215,8 @@ mod by_name {
 pub struct Requested {
     /// `--nodes`.
     pub nodes: Option<Vec<NodeSpec>>,
+    /// `--hollow`.
+    pub hollow: Option<u32>,
     /// `--network`.
     pub network: Option<Mode>,
     /// `--cluster-cidr` and the like.
@@ -292,6 +308,7 @@ impl Cluster {
         let mut cluster = known.unwrap_or_else(|| Self {
             format: FORMAT,
             nodes: requested.nodes.unwrap_or_else(|| default_nodes.to_vec()),
+            hollow: 0,
             network: requested.network.unwrap_or_default(),
             addresses: requested.addresses.unwrap_or_default(),
             feature_gates: String::new(),
@@ -310,6 +327,7 @@ impl Cluster {
         cluster.format = FORMAT;
         cluster.addresses.load_balancer_cidr = load_balancer_cidr.unwrap_or(cluster.addresses.load_balancer_cidr);
         // They change how nodes behave, not what the cluster is: a resumed one may have others.
+        cluster.hollow = requested.hollow.unwrap_or(cluster.hollow);
         cluster.feature_gates = requested.feature_gates.unwrap_or(cluster.feature_gates);
         cluster.registry_mirrors = requested.registry_mirrors.unwrap_or(cluster.registry_mirrors);
         cluster.insecure_registries = requested.insecure_registries.unwrap_or(cluster.insecure_registries);
@@ -323,12 +341,34 @@ impl Cluster {
         if cluster.name.is_empty() {
             cluster.name = dirs.default_name();
         }
+        cluster.check_hollow()?;
         let layout = Layout::new(&cluster.nodes, &cluster.addresses, &cluster.node_addresses)?;
         if let Some(reason) = cluster.network.one_family().filter(|_| cluster.addresses.dual_stack()) {
             return Err(ClusterError::OneFamily { network: cluster.network, cluster_cidr: cluster.addresses.cluster_cidr, reason });
         }
         cluster.node_addresses = layout.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, layout))
+    }
+
+    /// Whether hollow nodes have names and addresses of their own.
+    fn check_hollow(&self) -> Result<(), ClusterError> {
+        if self.hollow == 0 {
+            return Ok(());
+        }
+        if let Some(node) = self.nodes.iter().find(|node| hollow::names(self.hollow).any(|name| name == node.name)) {
+            return Err(ClusterError::HollowName { node: node.name.clone() });
+        }
+        let addresses = &self.addresses;
+        let pods = addresses.cluster_cidr.iter().map(|net| ("--cluster-cidr", net));
+        let services = addresses.service_cidr.iter().map(|net| ("--service-cidr", net));
+        let balancers = addresses.load_balancer_cidr.map(|net| ("--load-balancer-cidr", IpNet::V4(net)));
+        for (option, net) in pods.chain(services).chain(balancers) {
+            let own = [hollow::NODES, hollow::PODS].map(IpNet::V4);
+            if let Some(own) = own.into_iter().find(|own| net.contains(&own.network()) || own.contains(&net.network())) {
+                return Err(ClusterError::HollowNetwork { option, net, own });
+            }
+        }
+        Ok(())
     }
 
     /// Writes `cluster.json`, whole or not at all.
@@ -394,6 +434,32 @@ mod tests {
 
     fn dirs(root: &Path) -> Dirs {
         Dirs { dir: root.join("dir"), run: root.join("run/0011aabb") }
+    }
+
+    #[test]
+    fn hollow_nodes_come_and_go_with_up_and_take_no_names_or_networks_of_others() {
+        let (dirs, nodes) = (dirs(Path::new("/x")), parse_list("lin01:linux").unwrap());
+        let asked = |hollow| Requested { hollow, ..Requested::default() };
+        let merge = |known, requested| Cluster::merge(known, requested, &nodes, &dirs).map(|(cluster, _)| cluster);
+        let ten = merge(None, asked(Some(10))).unwrap();
+        assert_eq!(merge(Some(ten.clone()), asked(None)).unwrap().hollow, 10, "they are remembered");
+        assert_eq!(merge(Some(ten), asked(Some(0))).unwrap().hollow, 0);
+        let name = Requested { nodes: Some(parse_list("hollow-0010:linux").unwrap()), ..asked(Some(10)) };
+        assert_eq!(merge(None, Requested { hollow: Some(9), ..name.clone() }).unwrap().hollow, 9);
+        let error = merge(None, name).unwrap_err().to_string();
+        assert!(error.starts_with("cannot run hollow nodes beside the node hollow-0010: "), "{error}");
+        for (option, change) in [
+            ("--cluster-cidr 100.64.0.0/10", AddressOptions { cluster_cidr: "100.64.0.0/10".parse().unwrap(), ..AddressOptions::default() }),
+            (
+                "--load-balancer-cidr 100.64.9.0/24",
+                AddressOptions { load_balancer_cidr: Some("100.64.9.0/24".parse().unwrap()), ..AddressOptions::default() },
+            ),
+        ] {
+            let with = |hollow| Requested { addresses: Some(change.clone()), ..asked(hollow) };
+            assert_eq!(merge(None, with(None)).unwrap().hollow, 0);
+            let error = merge(None, with(Some(1))).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("cannot run hollow nodes: {option} overlaps their network ")), "{error}");
+        }
     }
 
     #[test]

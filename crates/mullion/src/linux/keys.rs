@@ -23,6 +23,8 @@ const DAYS: u32 = 365;
 pub const DEFAULT_PORT: u16 = 6443;
 /// The router's access to the API, in `DIR/pki`.
 pub const ROUTER_KUBECONFIG: &str = "gw.conf";
+/// The hollow nodes' access to the API, in `DIR/pki`.
+pub const HOLLOW_KUBECONFIG: &str = "hollow.conf";
 /// Port of the API server on the LAN.
 pub const LAN_PORT: u16 = 6443;
 
@@ -52,6 +54,9 @@ pub fn prepare(dir: &Path, layout: &Layout, name: &str, server: &str) -> Result<
     let identity = client(&ca, "system:serviceaccount:kube-system:route-controller", "")?;
     let router = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, "router");
     pki::write_private(&dir.join(ROUTER_KUBECONFIG), &router.to_yaml())?;
+    let identity = client(&ca, hollow::IDENTITY, "")?;
+    let nodes = kubeconfig(&ca, &format!("https://{CONTROL_PLANE}:{LAN_PORT}"), identity).named(name, "hollow-nodes");
+    pki::write_private(&dir.join(HOLLOW_KUBECONFIG), &nodes.to_yaml())?;
     // One name for context, cluster and user: files of several clusters merge, and `kubectl --context NAME` works.
     let admin = kubeconfig(&ca, server, client(&ca, "kubernetes-admin", "system:masters")?).named(name, name);
     pki::write_private(&dir.join("admin.conf"), &admin.to_yaml())?;

@@ -20,7 +20,7 @@ use crate::exit::{Code, Failure};
 /// How often the files are looked at with `--follow`.
 const LOOK: Duration = Duration::from_millis(100);
 /// Hosts of the lab itself, and the processes whose logs they are.
-const OF_LAB: [(&str, &[&str]); 3] = [("cp", &["control-plane"]), ("gw", &["outside", "router"]), ("lab", &["lab"])];
+const OF_LAB: [(&str, &[&str]); 3] = [("cp", &["control-plane", "hollow-nodes"]), ("gw", &["outside", "router"]), ("lab", &["lab"])];
 
 pub fn main(args: &LogsArgs) -> Result<(), Failure> {
     let dirs = dirs(&args.dir)?;

@@ -19,6 +19,9 @@ pub use kube_rules::is_node_ready as is_ready;
 /// How long a node agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How many nodes that are missing are named.
+const MOST_NAMED: usize = 10;
+
 /// A Node, and the counts of its calls to HNS, as its agent serves them; absent of a node without HNS.
 pub struct NodeStatus {
     pub node: Node,
@@ -33,12 +36,17 @@ pub fn list(kubeconfig: &Path) -> Result<Vec<NodeStatus>> {
         let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.context("listing the nodes failed")?;
         let with_counts = nodes.items.into_iter().map(async |node| {
             let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-            let has_hns = info.is_some_and(|info| info.operating_system == "windows");
+            let has_hns = info.is_some_and(|info| info.operating_system == "windows") && !is_hollow(&node);
             let hcn = if has_hns { Some(hcn_counts(&client, node.metadata.name.as_deref().unwrap_or_default()).await) } else { None };
             NodeStatus { node, hcn }
         });
         Ok(futures::future::join_all(with_counts).await)
     })
+}
+
+/// Whether there is an agent alone.
+pub fn is_hollow(node: &Node) -> bool {
+    kube_rules::node_labels::is_hollow(node.metadata.labels.as_ref())
 }
 
 /// What a node's agent says of its calls to HNS.
@@ -105,9 +113,12 @@ impl Watch {
     /// Those that are not, and why they cannot be seen.
     pub fn missing(&self) -> String {
         let seen = lock(&self.seen);
-        let names: Vec<_> = self.boots.keys().filter(|name| !seen.ready.contains(*name)).map(String::as_str).collect();
+        let mut names: Vec<_> = self.boots.keys().filter(|name| !seen.ready.contains(*name)).map(String::as_str).collect();
+        let more = names.len().saturating_sub(MOST_NAMED);
+        names.truncate(MOST_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let problem = seen.problem.as_ref().map(|problem| format!(" ({problem})")).unwrap_or_default();
-        format!("{}{problem}", names.join(", "))
+        format!("{}{more}{problem}", names.join(", "))
     }
 }
 

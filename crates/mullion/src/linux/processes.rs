@@ -16,16 +16,18 @@ use node_config::{KubeProxyConfiguration, KubeletConfiguration, NetworkList, Net
 use uuid::Uuid;
 
 use super::cluster_file::{Cluster, Layout};
-use super::keys::{LAN_PORT, ROUTER_KUBECONFIG};
+use super::keys::{HOLLOW_KUBECONFIG, LAN_PORT, ROUTER_KUBECONFIG};
 
 /// Name of the control plane's process.
 pub const CONTROL_PLANE_PROCESS: &str = "control-plane";
+/// Name of the process of all hollow nodes.
+pub const HOLLOW_NODES: &str = "hollow-nodes";
 /// Name of the listener that the control plane inherits.
 pub const API_LISTENER: &str = "api";
 /// The number it inherits it by.
 const API_FD: i32 = 3;
 /// As kind has it: no pressure by a full disk.
-const EVICTION_HARD: &str = "memory.available<100Mi,nodefs.available<0%";
+pub const EVICTION_HARD: &str = "memory.available<100Mi,nodefs.available<0%";
 
 /// Agents and plug-ins use the second API of the Host Networking Service, which earlier builds do not have. Their hosts get the service of
 /// this build, unless the specification says otherwise.
@@ -95,7 +97,23 @@ pub fn list(inputs: &Inputs<'_>) -> Vec<ProcessSpec> {
         agent.after = vec![CONTROL_PLANE_PROCESS.to_owned(), runtime.name.clone()];
         all.extend([runtime, agent]);
     }
+    all.extend((inputs.cluster.hollow > 0).then(|| hollow_nodes(inputs)));
     all
+}
+
+/// All hollow nodes, on the control plane's host: they need nothing but the API server.
+fn hollow_nodes(inputs: &Inputs<'_>) -> ProcessSpec {
+    let dirs = inputs.dirs;
+    let argv = Argv::new(HOLLOW_NODES)
+        .path("kubeconfig", dirs.dir.join("pki").join(HOLLOW_KUBECONFIG))
+        .path("hosts-dir", dirs.dir.join("hosts"))
+        .opt("nodes", inputs.cluster.hollow)
+        .opt("identity", inputs.identity)
+        .opt("boot", inputs.boot)
+        .opt("dns-ip", inputs.layout.addresses.dns_ip);
+    let mut process = ProcessSpec::new(HOLLOW_NODES, "cp", argv.0, dirs.log(None, HOLLOW_NODES));
+    process.after = vec![CONTROL_PLANE_PROCESS.to_owned()];
+    process
 }
 
 /// The hosts whose second adapter their HNS takes, as the Windows nodes of the alpha document of 2016 have it.
@@ -122,6 +140,7 @@ fn control_plane(inputs: &Inputs<'_>) -> ProcessSpec {
         .opt("dns-ip", addresses.dns_ip)
         .opt("service-node-port-range", addresses.service_node_port_range)
         .opt("network", inputs.cluster.network)
+        .opt("hollow", inputs.cluster.hollow)
         .flag("network-policy", inputs.cluster.network_policy);
     let argv = inputs.cluster.audit.options(dirs).into_iter().fold(argv, |argv, (name, value)| argv.opt(name, value));
     let argv = match addresses.load_balancer_cidr {

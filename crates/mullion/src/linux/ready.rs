@@ -1,6 +1,6 @@
 //! Waiting for a cluster that starts: the control plane, then every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,13 @@ impl Limit {
 }
 
 /// Waits until the control plane answers and all nodes are Ready, and shows what becomes ready.
-pub fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path, limit: &Limit, progress: &mut Progress) -> Result<(), Failure> {
+pub fn wait_ready(
+    lab: &Lab,
+    (boots, hollow): (BTreeMap<String, String>, u32),
+    kubeconfig: &Path,
+    limit: &Limit,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
     let mut trouble = Vec::new();
     let note = |event: &Event, trouble: &mut Vec<String>| {
         if let Event::Exited { name, status, .. } = event {
@@ -59,9 +65,15 @@ pub fn wait_ready(lab: &Lab, boots: BTreeMap<String, String>, kubeconfig: &Path,
     })?;
     progress.step("control plane answers");
     let watch = nodes::Watch::start(kubeconfig.to_owned(), boots);
+    let mut awaited: BTreeSet<String> = hollow::names(hollow).collect();
     loop {
         for node in watch.newly_ready() {
-            progress.step(&format!("node {node} is Ready"));
+            // Thousands of them are one step.
+            match awaited.remove(&node) {
+                true if awaited.is_empty() => progress.step(&format!("{hollow} hollow nodes are Ready")),
+                true => {}
+                false => progress.step(&format!("node {node} is Ready")),
+            }
         }
         if watch.all_ready() {
             return Ok(());

@@ -26,10 +26,14 @@ pub fn main(args: &StatusArgs) -> Result<(), Failure> {
     let missing = cluster.as_ref().map(|cluster| limitations::list(cluster, &dirs)).unwrap_or_default();
     if args.output == Some(Output::Json) {
         let mut document = document(&status)?;
-        document["nodes"] = match &nodes {
-            Ok(nodes) => nodes.iter().map(node_document).collect(),
-            Err(error) => json!({"error": error.to_report_string()}),
-        };
+        match &nodes {
+            Ok(nodes) => {
+                let (hollow, others) = hollow_and_others(nodes);
+                document["nodes"] = others.into_iter().map(node_document).collect();
+                document["hollowReady"] = hollow.iter().filter(|status| nodes::is_ready(&status.node)).count().into();
+            }
+            Err(error) => document["nodes"] = json!({"error": error.to_report_string()}),
+        }
         document["lacks"] = missing.into();
         document["faults"] = serde_json::to_value(&faults).context("the status cannot be printed")?;
         println!("{}", serde_json::to_string_pretty(&document).context("the status cannot be printed")?);
@@ -169,13 +173,23 @@ fn hcn_table(nodes: &[NodeStatus]) -> String {
     text
 }
 
+/// Hollow nodes are many and alike: they are counted.
+fn hollow_and_others(nodes: &[NodeStatus]) -> (Vec<&NodeStatus>, Vec<&NodeStatus>) {
+    nodes.iter().partition(|status| nodes::is_hollow(&status.node))
+}
+
 fn node_table(nodes: &[NodeStatus]) -> String {
     let mut text = format!("{:16} {:9} OS\n", "NODE", "STATE");
-    for NodeStatus { node, .. } in nodes {
+    let (hollow, others) = hollow_and_others(nodes);
+    for NodeStatus { node, .. } in others {
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let system = info.map(|info| format!("{} ({})", info.os_image, info.kernel_version)).unwrap_or_default();
         let state = if nodes::is_ready(node) { "Ready" } else { "NotReady" };
         text += &format!("{:16} {state:9} {system}\n", node.metadata.name.as_deref().unwrap_or_default());
+    }
+    if !hollow.is_empty() {
+        let ready = hollow.iter().filter(|status| nodes::is_ready(&status.node)).count();
+        text += &format!("{:16} {ready} of {} Ready\n", "hollow nodes", hollow.len());
     }
     text
 }
@@ -196,6 +210,19 @@ mod tests {
     fn credentials_are_preserved_only_where_groups_cannot_be_set() {
         assert_eq!(enter_command(17, true), "nsenter -t 17 -U -m -p -n");
         assert_eq!(enter_command(17, false), "nsenter -t 17 -U -m -p -n --preserve-credentials");
+    }
+
+    #[test]
+    fn hollow_nodes_are_counted() {
+        let node = |name: &str, labels: Value, ready: &str| {
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            let node = json!({"metadata": {"name": name, "labels": labels}, "status": {"conditions": conditions}});
+            NodeStatus { node: serde_json::from_value(node).unwrap(), hcn: None }
+        };
+        let hollow = json!({"mullion.io/hollow": "true"});
+        let nodes = [node("hollow-0001", hollow.clone(), "True"), node("hollow-0002", hollow, "False"), node("lin01", json!({}), "True")];
+        let lines: Vec<String> = node_table(&nodes).lines().map(|line| line.trim_end().to_owned()).collect();
+        assert_eq!(lines, ["NODE             STATE     OS", "lin01            Ready", "hollow nodes     1 of 2 Ready"]);
     }
 
     #[test]

@@ -20,17 +20,25 @@ pub async fn network_policy(client: &Client, granted: bool) -> Result<()> {
         read("networking.k8s.io", &["networkpolicies"]),
         read("policy.networking.k8s.io", &["clusternetworkpolicies"]),
     ];
-    publish(client, "mullion:network-policy", &rules, granted).await
+    publish(client, "mullion:network-policy", &rules, ("Group", NODES), granted).await
 }
 
 /// Calico's configuration of BGP.
 pub async fn bgp(client: &Client, granted: bool) -> Result<()> {
     let rules = [read("crd.projectcalico.org", &["bgppeers", "bgpconfigurations", "ippools"])];
-    publish(client, "mullion:bgp", &rules, granted).await
+    publish(client, "mullion:bgp", &rules, ("Group", NODES), granted).await
 }
 
-/// Gives nodes a right, or takes it from them. Role and binding have its name.
-async fn publish(client: &Client, name: &str, rules: &[Value], granted: bool) -> Result<()> {
+/// Lets the process of hollow nodes act as those nodes, and as nobody else.
+pub async fn hollow_nodes(client: &Client, count: u32) -> Result<()> {
+    let users: Vec<String> = hollow::names(count).map(|name| hollow::user(&name)).collect();
+    let act = |resource: &str, names: Value| json!({"apiGroups": [""], "resources": [resource], "verbs": ["impersonate"], "resourceNames": names});
+    let rules = [act("users", json!(users)), act("groups", json!([NODES]))];
+    publish(client, "mullion:hollow-nodes", &rules, ("User", hollow::IDENTITY), count > 0).await
+}
+
+/// Gives nodes (or who else is named) a right, or takes it from them. Role and binding have its name.
+async fn publish(client: &Client, name: &str, rules: &[Value], (kind, to): (&str, &str), granted: bool) -> Result<()> {
     if !granted {
         let bindings = Api::<ClusterRoleBinding>::all(client.clone());
         return match bindings.get_opt(name).await?.is_some() {
@@ -42,7 +50,7 @@ async fn publish(client: &Client, name: &str, rules: &[Value], granted: bool) ->
     let binding = json!({
         "metadata": {"name": name},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": NODES}],
+        "subjects": [{"apiGroup": RBAC, "kind": kind, "name": to}],
     });
     write(client, ApiResource::erase::<ClusterRoleBinding>(&()), binding).await
 }

@@ -44,6 +44,7 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
     vec![
         ("format", json!(1), Elsewhere("the version of the file")),
         ("name", json!("other"), Elsewhere("a name in kubeconfigs")),
+        ("hollow", json!(10), Into(&["control-plane", "hollow-nodes"])),
         ("network", json!("l3"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane", "router"])),
         ("nodes.name", json!("win09"), Into(&["win09/node", "win09/node.yaml", "win09/container-sim", "win09/hns-sim"])),
         ("nodes.os", json!({"windows": {"build": 17763}}), Into(&["win01/node.yaml", "win01/container-sim", "win01/hns-sim"])),
