@@ -148,11 +148,9 @@ const INIT: &str = r#"{"initContainers":[{"name":"i","image":"x"},{"name":"side"
 
 #[test]
 fn container_hashes_are_those_of_upstreams_kubelet() {
-    // The first is of upstream's own test (container/container_hash_test.go), the others of containers that its kubelet 1.36 made.
-    for (name, image, want) in [("test_container", "foo/image:v1", "8e45cbd0")] {
-        let spec: Spec = serde_json::from_value(json!({"name": name, "image": image, "command": ["any"]})).unwrap();
-        assert_eq!(container_hash(&spec), want, "{name} {image}");
-    }
+    // Of upstream's own test (container/container_hash_test.go).
+    let spec: Spec = serde_json::from_value(json!({"name": "test_container", "image": "foo/image:v1", "command": ["any"]})).unwrap();
+    assert_eq!(container_hash(&spec), "8e45cbd0");
 }
 
 #[test]
