@@ -20,7 +20,8 @@ admissionregistration/v1.MutatingAdmissionPolicy admissionregistration/v1.Mutati
 admissionregistration/v1.MutatingWebhookConfiguration admissionregistration/v1.ValidatingAdmissionPolicy
 admissionregistration/v1.ValidatingAdmissionPolicyBinding admissionregistration/v1.ValidatingWebhookConfiguration
 apps/v1.Deployment apps/v1.ReplicaSet apps/v1.StatefulSet autoscaling/v1.HorizontalPodAutoscaler autoscaling/v1.Scale
-autoscaling/v2.HorizontalPodAutoscaler batch/v1.CronJob batch/v1.Job certificates/v1.CertificateSigningRequest networking/v1.IPAddress
+autoscaling/v2.HorizontalPodAutoscaler batch/v1.CronJob batch/v1.Job certificates/v1.CertificateSigningRequest
+certificates/v1beta1.ClusterTrustBundle networking/v1.IPAddress
 networking/v1.Ingress networking/v1.IngressClass networking/v1.NetworkPolicy networking/v1.ServiceCIDR coordination/v1.Lease
 discovery/v1.EndpointSlice events/v1.Event
 node/v1.RuntimeClass policy/v1.Eviction policy/v1.PodDisruptionBudget scheduling/v1.PriorityClass storage/v1.CSIDriver

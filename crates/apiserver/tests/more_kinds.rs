@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::TestServer;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use rcgen::{CertificateParams, DnType, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -112,28 +112,63 @@ async fn a_request_says_who_asks_and_waits() {
     server.stop().await;
 }
 
+fn rule(resource: &str, verbs: &[&str], names: &[&str]) -> Value {
+    json!({"apiGroups": ["certificates.k8s.io"], "resources": [resource], "verbs": verbs, "resourceNames": names})
+}
+
+/// Lets a user do what a rule says.
+async fn grant(server: &TestServer, user: &str, role: &str, rule: &Value) {
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    made(server, &format!("{rbac}/clusterroles"), json!({"metadata": {"name": role}, "rules": [rule]})).await;
+    let binding = json!({"metadata": {"name": role}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}]});
+    made(server, &format!("{rbac}/clusterrolebindings"), binding).await;
+}
+
+#[tokio::test]
+async fn who_writes_a_signer_s_bundle_attests_for_it() {
+    const BUNDLES: &str = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    let server = TestServer::start().await;
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
+    let bundle = |name: &str, signer: Value| json!({"metadata": {"name": name}, "spec": {"signerName": signer, "trustBundle": authority}});
+    let eve = ("eve", &[][..]);
+    grant(&server, "eve", "writer", &rule("clustertrustbundles", &["create", "patch", "get", "list"], &[])).await;
+    let create = async |object: &Value| ask_as(&server, eve, "POST", BUNDLES, "application/json", object).await;
+    let signed = bundle("example.com:signer:b", json!("example.com/signer"));
+    let (code, refused) = create(&signed).await;
+    let why = "clustertrustbundles.certificates.k8s.io \"example.com:signer:b\" is forbidden: user not permitted to attest for signerName \"example.com/signer\"";
+    assert_eq!((code, refused["message"].as_str().unwrap()), (403, why));
+    // A bundle of no signer attests nothing.
+    assert_eq!(create(&bundle("free", Value::Null)).await.0, 201);
+    made(&server, BUNDLES, signed.clone()).await;
+    let path = format!("{BUNDLES}/example.com:signer:b");
+    let patch = async |change: Value| ask_as(&server, eve, "PATCH", &path, MERGE, &change).await;
+    assert_eq!(patch(json!({"metadata": {"labels": {"a": "b"}}})).await.0, 403);
+    let (code, kept) = patch(json!({"metadata": {"finalizers": ["example.com/f"]}})).await;
+    assert_eq!(code, 200, "what garbage collection writes says nothing new: {kept}");
+    grant(&server, "eve", "attester", &rule("signers", &["attest"], &["example.com/*"])).await;
+    assert_eq!(patch(json!({"metadata": {"labels": {"a": "b"}}})).await.0, 200);
+    let (code, refused) = patch(json!({"spec": {"trustBundle": "none"}})).await;
+    assert!(code == 422 && refused["message"].as_str().unwrap().contains("at least one trust anchor must be provided"), "{refused}");
+    let selected = format!("{BUNDLES}?fieldSelector=spec.signerName%3Dexample.com%2Fsigner");
+    assert_eq!(ask_as(&server, eve, "GET", &selected, "", &Value::Null).await.1["items"].as_array().unwrap().len(), 1);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn signers_have_their_own_approvers() {
     let server = TestServer::start().await;
     made(&server, REQUESTS, request("r", "example.com/signer", "org")).await;
-    let rule = |resource: &str, verbs: &[&str], names: &[&str]| json!({"apiGroups": ["certificates.k8s.io"], "resources": [resource], "verbs": verbs, "resourceNames": names});
-    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-    let part = rule("certificatesigningrequests/approval", &["update", "patch"], &[]);
-    made(&server, roles, json!({"metadata": {"name": "approver"}, "rules": [part]})).await;
-    let grant = |name: &str, role: &str| {
-        json!({"metadata": {"name": name}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "eve"}]})
-    };
-    made(&server, bindings, grant("approver", "approver")).await;
+    grant(&server, "eve", "approver", &rule("certificatesigningrequests/approval", &["update", "patch"], &[])).await;
     let approved = json!({"status": {"conditions": [{"type": "Approved", "status": "True"}]}});
     let eve = ("eve", &[][..]);
     let (code, refused) = ask_as(&server, eve, "PATCH", &format!("{REQUESTS}/r/approval"), MERGE, &approved).await;
     assert_eq!(code, 403);
     let why = "user not permitted to approve requests with signerName \"example.com/signer\"";
     assert_eq!(refused["message"], format!("certificatesigningrequests.certificates.k8s.io \"r\" is forbidden: {why}"));
-    made(&server, roles, json!({"metadata": {"name": "signer"}, "rules": [rule("signers", &["approve"], &["example.com/*"])]})).await;
-    made(&server, bindings, grant("signer", "signer")).await;
+    grant(&server, "eve", "signer", &rule("signers", &["approve"], &["example.com/*"])).await;
     let (code, decided) = ask_as(&server, eve, "PATCH", &format!("{REQUESTS}/r/approval"), MERGE, &approved).await;
     assert_eq!(code, 200, "{decided}");
     server.stop().await;

@@ -16,6 +16,7 @@ pub mod node_affinity;
 pub mod node_labels;
 pub mod os;
 pub mod path;
+pub mod pem;
 pub mod qos;
 pub mod quantity;
 pub mod readiness;

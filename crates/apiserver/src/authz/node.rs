@@ -203,7 +203,7 @@ fn fixed_rules(attributes: &Attributes) -> bool {
         ("certificates.k8s.io", "certificatesigningrequests", "") => matches!(verb, "create" | "get" | "list" | "watch"),
         ("", "endpoints", "") => verb == "get",
         ("storage.k8s.io", "csidrivers", "") => matches!(verb, "get" | "list" | "watch"),
-        ("node.k8s.io", "runtimeclasses", "") => matches!(verb, "get" | "list" | "watch"),
+        ("node.k8s.io", "runtimeclasses", "") | ("certificates.k8s.io", "clustertrustbundles", "") => matches!(verb, "get" | "list" | "watch"),
         _ => false,
     }
 }

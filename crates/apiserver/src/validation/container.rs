@@ -114,7 +114,8 @@ fn common(container: &Field, volumes: &Volumes, pod_policy: &str, errors: &mut E
     environment(&container.get("env"), errors);
     environment_sources(&container.get("envFrom"), errors);
     resize_policy(&container.get("resizePolicy"), pod_policy, errors);
-    mounts(&container.get("volumeMounts"), volumes, errors);
+    mounts(container, volumes, errors);
+    devices(container, volumes, errors);
     errors.one_of(&container.get("imagePullPolicy"), &["Always", "IfNotPresent", "Never"]);
     resources(&container.get("resources"), errors);
     let context = container.get("securityContext");
@@ -357,14 +358,15 @@ fn environment_sources(field: &Field, errors: &mut Errors) {
 }
 
 /// Any absolute form is a mount path: `/x`, `C:\x`, `c:/x`.
-fn mounts(field: &Field, volumes: &Volumes, errors: &mut Errors) {
+fn mounts(container: &Field, volumes: &Volumes, errors: &mut Errors) {
     let mut used = HashSet::new();
-    for mount in field.items() {
+    let devices = container.get("volumeDevices").items();
+    for mount in container.get("volumeMounts").items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
         if name.is_empty() {
             errors.required(&name, "");
         }
-        if !volumes.contains(name.text()) {
+        if !volumes.contains_key(name.text()) {
             errors.not_found(&name);
         }
         if path.is_empty() {
@@ -372,6 +374,12 @@ fn mounts(field: &Field, volumes: &Volumes, errors: &mut Errors) {
         }
         if !used.insert(path.text()) {
             errors.invalid(&path, "must be unique");
+        }
+        if devices.iter().any(|device| device.get("name").text() == name.text()) {
+            errors.invalid(&name, "must not already exist in volumeDevices");
+        }
+        if devices.iter().any(|device| device.get("devicePath").text() == path.text()) {
+            errors.invalid(&path, "must not already exist as a path in volumeDevices");
         }
         let (sub, expression) = (mount.get("subPath"), mount.get("subPathExpr"));
         if !sub.is_empty() {
@@ -386,6 +394,42 @@ fn mounts(field: &Field, volumes: &Volumes, errors: &mut Errors) {
         errors.one_of_if_set(&mount.get("mountPropagation"), &["Bidirectional", "HostToContainer", "None"]);
         let recursive = mount.get("recursiveReadOnly");
         errors.one_of_if_set(&recursive, &["Disabled", "Enabled", "IfPossible"]);
+    }
+}
+
+/// Devices of volumes (`ValidateVolumeDevices`).
+fn devices(container: &Field, volumes: &Volumes, errors: &mut Errors) {
+    let (mut names, mut paths) = (HashSet::new(), HashSet::new());
+    let mounts = container.get("volumeMounts").items();
+    for device in container.get("volumeDevices").items() {
+        let (name, path) = (device.get("name"), device.get("devicePath"));
+        if name.is_empty() {
+            errors.required(&name, "");
+        } else if !names.insert(name.text()) {
+            errors.invalid(&name, "must be unique");
+        }
+        match volumes.get(name.text()) {
+            Some(true) => {}
+            Some(false) => errors.invalid(&name, "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"),
+            None => errors.not_found(&name),
+        }
+        if path.is_empty() {
+            errors.required(&path, "");
+        }
+        if paths.contains(path.text()) {
+            errors.invalid(&path, "must be unique");
+        }
+        if path.text().split('/').any(|part| part == "..") {
+            errors.invalid(&path, "can not contain backsteps ('..')");
+        } else {
+            paths.insert(path.text());
+        }
+        if mounts.iter().any(|mount| mount.get("name").text() == name.text()) {
+            errors.invalid(&name, "must not already exist in volumeMounts");
+        }
+        if mounts.iter().any(|mount| mount.get("mountPath").text() == path.text()) {
+            errors.invalid(&path, "must not already exist as a path in volumeMounts");
+        }
     }
 }
 

@@ -11,6 +11,7 @@ pub mod names;
 pub mod pod;
 pub mod pod_update;
 pub mod scheduling;
+pub mod signers;
 pub mod storage;
 #[cfg(test)]
 mod tests;

@@ -289,6 +289,63 @@ fn mounts_resources_and_probes_are_checked() {
 }
 
 #[test]
+fn devices_of_claims_are_given_to_containers_once() {
+    let claim = json!([{"name": "v", "emptyDir": {}}, {"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let of = |devices: Value, mounts: Value| {
+        let changes = [("/spec/volumes", claim.clone()), ("/spec/containers/0/volumeDevices", devices), ("/spec/containers/0/volumeMounts", mounts)];
+        problems("", "pods", pod(), &changes)
+    };
+    let none = json!([]);
+    let at = "spec.containers[0].volumeDevices";
+    assert_eq!(of(json!([{"name": "d", "devicePath": "/dev/a"}]), none.clone()), "");
+    let backed = format!("{at}[0].name: Invalid value: \"v\": can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode");
+    assert_eq!(of(json!([{"name": "v", "devicePath": "/dev/a"}]), none.clone()), backed);
+    assert_eq!(of(json!([{"name": "w", "devicePath": "/dev/a"}]), none.clone()), format!("{at}[0].name: Not found: \"w\""));
+    assert_eq!(of(json!([{"name": "d"}]), none.clone()), format!("{at}[0].devicePath: Required value"));
+    let up = format!("{at}[0].devicePath: Invalid value: \"/dev/../a\": can not contain backsteps ('..')");
+    assert_eq!(of(json!([{"name": "d", "devicePath": "/dev/../a"}]), none), up);
+    let twice = of(json!([{"name": "d", "devicePath": "/a"}, {"name": "d", "devicePath": "/a"}]), json!([]));
+    assert_eq!(twice, format!("{at}[1].name: Invalid value: \"d\": must be unique\n{at}[1].devicePath: Invalid value: \"/a\": must be unique"));
+    let both = of(json!([{"name": "d", "devicePath": "/a"}]), json!([{"name": "d", "mountPath": "/a"}]));
+    let mount = "spec.containers[0].volumeMounts[0]";
+    let wanted = [
+        format!("{mount}.name: Invalid value: \"d\": must not already exist in volumeDevices"),
+        format!("{mount}.mountPath: Invalid value: \"/a\": must not already exist as a path in volumeDevices"),
+        format!("{at}[0].name: Invalid value: \"d\": must not already exist in volumeMounts"),
+        format!("{at}[0].devicePath: Invalid value: \"/a\": must not already exist as a path in volumeMounts"),
+    ];
+    assert_eq!(both, wanted.join("\n"));
+}
+
+#[test]
+fn trust_bundles_are_named_or_selected_and_no_path_is_used_twice() {
+    let of = |sources: Value| problems("", "pods", pod(), &[("/spec/volumes", json!([{"name": "v", "projected": {"sources": sources}}]))]);
+    let bundle = |value: Value| of(json!([{"clusterTrustBundle": value}]));
+    let at = "spec.volumes[0].projected.sources[0].clusterTrustBundle";
+    for fine in [
+        json!({"name": "b", "path": "ca.pem"}),
+        json!({"name": "example.com:signer:b", "path": "ca.pem", "optional": true}),
+        json!({"signerName": "example.com/signer", "labelSelector": {"matchLabels": {"a": "b"}}, "path": "deep/ca.pem"}),
+    ] {
+        assert_eq!(bundle(fine.clone()), "", "{fine}");
+    }
+    assert_eq!(bundle(json!({"path": "a"})), format!("{at}: Required value: either name or signerName must be specified"));
+    assert!(bundle(json!({"name": "b", "signerName": "e.com/s", "path": "a"})).contains("only one of name and signerName may be used"));
+    let selected = bundle(json!({"name": "b", "labelSelector": {}, "path": "a"}));
+    assert_eq!(selected, format!("{at}.labelSelector: Invalid value: {{}}: labelSelector must be unset if name is specified"));
+    assert!(bundle(json!({"name": "a:B", "path": "a"})).contains("not a valid clustertrustbundlename: "));
+    assert!(
+        bundle(json!({"signerName": "signer", "path": "a"})).starts_with(&format!("{at}.signerName: Invalid value: \"signer\": must be a fully"))
+    );
+    assert_eq!(bundle(json!({"name": "b"})), format!("{at}.path: Required value"));
+    for path in ["/a", "../a", "..a"] {
+        assert!(bundle(json!({"name": "b", "path": path})).starts_with(&format!("{at}.path: Invalid value: ")), "{path}");
+    }
+    let twice = of(json!([{"secret": {"name": "s", "items": [{"key": "k", "path": "a"}]}}, {"clusterTrustBundle": {"name": "b", "path": "a"}}]));
+    assert_eq!(twice, "spec.volumes[0].projected: Invalid value: \"a\": conflicting duplicate paths");
+}
+
+#[test]
 fn windows_paths_are_mount_paths() {
     for path in ["C:\\etc\\foo", "c:/etc/foo", "/etc/foo", "D:\\x"] {
         assert_eq!(

@@ -1,12 +1,12 @@
 //! A pod's volumes (pkg/apis/core/validation: ValidateVolumes).
 
 use super::field::{Errors, Field};
-use super::{names, storage};
+use super::{meta, names, signers, storage};
 use kube_rules::Quantity;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-/// The names of a pod's volumes.
-pub type Volumes = HashSet<String>;
+/// The names of a pod's volumes, and whether a claim stands behind each.
+pub type Volumes = HashMap<String, bool>;
 
 /// The volumes of a pod; gives their names.
 pub fn check(field: &Field, errors: &mut Errors) -> Volumes {
@@ -19,10 +19,11 @@ pub fn check(field: &Field, errors: &mut Errors) -> Volumes {
             let problems = names::dns_label(name.text());
             let valid = problems.is_empty();
             errors.invalid_each(&name, problems);
-            if found.contains(name.text()) {
+            if found.contains_key(name.text()) {
                 errors.duplicate(&name, name.text());
             } else if valid {
-                found.insert(name.text().to_string());
+                let claimed = ["persistentVolumeClaim", "ephemeral"].iter().any(|source| volume.get(source).is_set());
+                found.insert(name.text().to_string(), claimed);
             }
         }
         source(&volume, errors);
@@ -130,12 +131,17 @@ fn file(item: &Field, errors: &mut Errors) {
     if path.is_empty() {
         errors.required(&path, "");
     } else {
-        relative_path(&path, errors);
-        if path.text().starts_with("..") && !path.text().starts_with("../") && path.text() != ".." {
-            errors.invalid(&path, "must not start with '..'");
-        }
+        local_path(&path, errors);
     }
     mode(&item.get("mode"), errors);
+}
+
+/// A path below a volume whose names beginning with two dots are the agent's.
+fn local_path(path: &Field, errors: &mut Errors) {
+    relative_path(path, errors);
+    if path.text().starts_with("..") && !path.text().starts_with("../") && path.text() != ".." {
+        errors.invalid(path, "must not start with '..'");
+    }
 }
 
 fn downward_item(item: &Field, errors: &mut Errors) {
@@ -150,6 +156,7 @@ fn downward_item(item: &Field, errors: &mut Errors) {
 
 fn projected(source: &Field, errors: &mut Errors) {
     mode(&source.get("defaultMode"), errors);
+    let mut paths = HashSet::new();
     for entry in source.get("sources").items() {
         let mut found = 0;
         for (kind, value) in entry.members().filter(|(_, value)| !value.is_null()) {
@@ -159,6 +166,7 @@ fn projected(source: &Field, errors: &mut Errors) {
                 errors.forbidden(&inner, "may not specify more than 1 volume type");
                 continue;
             }
+            one_path_each(source, kind, &inner, &mut paths, errors);
             match kind.as_str() {
                 "secret" | "configMap" => {
                     if inner.get("name").is_empty() {
@@ -168,9 +176,25 @@ fn projected(source: &Field, errors: &mut Errors) {
                 }
                 "downwardAPI" => inner.get("items").items().iter().for_each(|item| downward_item(item, errors)),
                 "serviceAccountToken" => token(&inner, value.get("expirationSeconds").and_then(serde_json::Value::as_i64), errors),
+                "clusterTrustBundle" => trust_bundle(&inner, errors),
                 _ => {}
             }
         }
+    }
+}
+
+/// No two sources write the same file, as far as their paths say.
+fn one_path_each<'a>(volume: &Field, kind: &str, source: &Field<'a>, paths: &mut HashSet<&'a str>, errors: &mut Errors) {
+    let mut add = |path: &'a str, shown: &str| {
+        if !paths.insert(path) {
+            errors.invalid_value(volume, shown, "conflicting duplicate paths");
+        }
+    };
+    if kind == "clusterTrustBundle" {
+        add(source.get("path").text(), source.get("path").text());
+    }
+    for path in source.get("items").items().iter().map(|item| item.get("path").text()).filter(|path| !path.is_empty()) {
+        add(path, if kind == "downwardAPI" { path } else { source.get("name").text() });
     }
 }
 
@@ -185,5 +209,38 @@ fn token(source: &Field, seconds: Option<i64>, errors: &mut Errors) {
         errors.required(&source.get("path"), "");
     } else {
         relative_path(&source.get("path"), errors);
+    }
+}
+
+/// Certificates of authorities: a bundle by its name, or a signer's by their labels.
+fn trust_bundle(source: &Field, errors: &mut Errors) {
+    let (name, signer, labels) = (source.get("name"), source.get("signerName"), source.get("labelSelector"));
+    match (name.is_set(), signer.is_set()) {
+        (true, true) => errors.invalid(source, "only one of name and signerName may be used"),
+        (true, false) => {
+            if name.is_empty() {
+                errors.required(&name, "must be a valid object name");
+            }
+            for problem in signers::bundle_name(name.text(), &signers::signer_of(name.text())) {
+                errors.invalid(&name, format!("not a valid clustertrustbundlename: {problem}"));
+            }
+            if labels.is_set() {
+                errors.invalid(&labels, "labelSelector must be unset if name is specified");
+            }
+        }
+        (false, true) => {
+            if signer.is_empty() {
+                errors.required(&signer, "must be a valid signer name");
+            }
+            signers::name(&signer, errors);
+            meta::selector(&labels, errors);
+        }
+        (false, false) => errors.required(source, "either name or signerName must be specified"),
+    }
+    let path = source.get("path");
+    if path.is_empty() {
+        errors.required(&path, "");
+    } else {
+        local_path(&path, errors);
     }
 }

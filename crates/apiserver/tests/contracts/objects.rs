@@ -24,7 +24,10 @@ pub fn definition() -> Value {
 static TEMPLATES: LazyLock<Map<String, Value>> = LazyLock::new(|| {
     let key = rcgen::KeyPair::generate().unwrap();
     let request = rcgen::CertificateParams::new(Vec::new()).unwrap().serialize_request(&key).unwrap().pem().unwrap();
-    let text = include_str!("objects.yaml").replace("REQUEST", &STANDARD.encode(request));
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = authority.self_signed(&key).unwrap().pem();
+    let text = include_str!("objects.yaml").replace("REQUEST", &STANDARD.encode(request)).replace("AUTHORITY", &json!(authority).to_string());
     serde_yaml_ng::from_str(&text).expect("the templates are YAML")
 });
 

@@ -43,9 +43,9 @@ fn every_line_of_the_table_is_read() {
     let count = |plural: &str| {
         objects.iter().filter(|(own, object)| *own == plural && !object["metadata"]["name"].as_str().unwrap().starts_with("mullion:")).count()
     };
-    // Upstream's, and metrics-server's role.
-    assert_eq!((count("clusterroles"), count("roles")), (31 + 38 + 1, 7));
-    assert_eq!((count("clusterrolebindings"), count("rolebindings")), (12 + 38, 7));
+    // Upstream's, that of the feature gate ClusterTrustBundle, and metrics-server's role.
+    assert_eq!((count("clusterroles"), count("roles")), (31 + 38 + 1 + 1, 7));
+    assert_eq!((count("clusterrolebindings"), count("rolebindings")), (12 + 38 + 1, 7));
     assert_eq!(by_name().len(), objects.len(), "something is there twice");
     for (_, object) in &objects {
         for rule in object["rules"].as_array().into_iter().flatten() {
@@ -94,6 +94,8 @@ fn roles_hold_what_their_programs_do() {
         ("system:node", "create /pods/eviction"),
         ("system:node", "create /serviceaccounts/token"),
         ("system:node", "create certificates.k8s.io/certificatesigningrequests"),
+        ("system:node", "watch certificates.k8s.io/clustertrustbundles"),
+        ("system:cluster-trust-bundle-discovery", "get certificates.k8s.io/clustertrustbundles"),
         ("system:node-proxier", "watch discovery.k8s.io/endpointslices"),
         ("system:controller:deployment-controller", "update apps/deployments/status"),
         ("system:controller:generic-garbage-collector", "delete */*"),

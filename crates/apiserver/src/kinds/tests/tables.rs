@@ -63,6 +63,7 @@ horizontalpodautoscalers: Name, Reference, Targets, MinPods, MaxPods, Replicas, 
 cronjobs: Name, Schedule, Timezone, Suspend, Active, Last Schedule, Age, Containers*, Images*, Selector*
 jobs: Name, Status, Completions, Duration, Age, Containers*, Images*, Selector*
 certificatesigningrequests: Name, Age, SignerName, Requestor, RequestedDuration, Condition
+clustertrustbundles: Name, SignerName
 leases: Name, Holder, Age
 endpointslices: Name, AddressType, Ports, Endpoints, Age
 events: Last Seen, Type, Reason, Object, Subobject*, Source*, Message, First Seen*, Count*, Name*

@@ -138,6 +138,7 @@ fn cases() -> Vec<Case> {
         ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles", false, false, ""),
         ("GET", "/apis/storage.k8s.io/v1/csidrivers", true, true, ""),
         ("GET", "/apis/node.k8s.io/v1/runtimeclasses", true, true, ""),
+        ("GET", "/apis/certificates.k8s.io/v1beta1/clustertrustbundles", true, true, ""),
         (
             "GET",
             "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1",

@@ -1,7 +1,6 @@
 //! Who asks, and who may approve and sign for a signer.
 
 use super::validation::parsed;
-use crate::authz;
 use crate::kind::{Attributes, Part};
 use crate::object;
 use crate::status::ApiError;
@@ -54,23 +53,9 @@ pub(super) fn update(attributes: &Attributes<'_>, new: &mut Value) -> Result<(),
         }
         _ => return Ok(()),
     };
-    let domain = signer.split('/').next().unwrap_or_default();
-    if [signer, &format!("{domain}/*")].iter().any(|name| may(attributes, verb, name)) {
+    if super::super::is_authorized(attributes, verb, signer) {
         return Ok(());
     }
     let why = format!("user not permitted to {verb} requests with signerName {signer:?}");
     Err(ApiError::forbidden(attributes.kind, attributes.name, &why))
-}
-
-fn may(attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
-    let asked = authz::Attributes {
-        user: attributes.context.user.clone(),
-        verb: verb.into(),
-        is_resource: true,
-        group: "certificates.k8s.io".into(),
-        resource: "signers".into(),
-        name: signer.into(),
-        ..authz::Attributes::default()
-    };
-    matches!(attributes.cluster.authorizer.decide(&asked), authz::Decision::Allow(_))
 }

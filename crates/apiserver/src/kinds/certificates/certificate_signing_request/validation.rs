@@ -2,8 +2,8 @@
 
 use super::APPROVALS;
 use crate::validation::field::{Errors, Field};
-use crate::validation::names;
 use crate::validation::pod_update::difference_of;
+use crate::validation::signers;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -11,8 +11,6 @@ use x509_parser::prelude::{FromDer, Pem, X509Certificate, X509CertificationReque
 
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SHORTEST: i64 = 600;
-const LONGEST_DOMAIN: usize = 253;
-const LONGEST_SIGNER: usize = 253 + 1 + 253 + 63 + 1;
 /// Sorted.
 const USAGES: [&str; 23] = [
     "any",
@@ -87,7 +85,7 @@ fn check(new: &Field, old: Option<&Field>, errors: &mut Errors) {
     if signer.text() == LEGACY_SIGNER && before.is_none_or(|before| before.get("signerName").text() != LEGACY_SIGNER) {
         errors.invalid(&signer, "the legacy signerName is not allowed via this API version");
     } else {
-        signer_name(&signer, errors);
+        signers::name(&signer, errors);
     }
     let expiration = spec.get("expirationSeconds");
     if expiration.number().is_some_and(|seconds| seconds < SHORTEST) {
@@ -120,35 +118,6 @@ fn usages(usages: &Field, before: Option<&Field>, errors: &mut Errors) {
                 errors.duplicate(usage, usage.text());
             }
         }
-    }
-}
-
-/// `example.com/signer-name` (pkg/apis/core/validation: ValidateSignerName).
-fn signer_name(signer: &Field, errors: &mut Errors) {
-    if signer.is_empty() {
-        return errors.required(signer, "");
-    }
-    let parts: Vec<&str> = signer.text().split('/').collect();
-    let [domain, path] = parts.as_slice() else {
-        return errors.invalid(signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'");
-    };
-    if domain.len() > LONGEST_DOMAIN {
-        errors.too_long(signer, LONGEST_DOMAIN);
-    }
-    labels(signer, domain, names::dns_label, errors);
-    if !domain.contains('.') {
-        errors.invalid_value(signer, *domain, "should be a domain with at least two segments separated by dots");
-    }
-    labels(signer, path, names::dns_subdomain, errors);
-    if signer.text().len() > LONGEST_SIGNER {
-        errors.too_long(signer, LONGEST_SIGNER);
-    }
-}
-
-/// The first label of a part that is wrong.
-fn labels(signer: &Field, part: &str, rule: fn(&str) -> Vec<String>, errors: &mut Errors) {
-    if let Some((label, problems)) = part.split('.').map(|label| (label, rule(label))).find(|(_, problems)| !problems.is_empty()) {
-        problems.into_iter().for_each(|problem| errors.invalid_value(signer, part, format!("validating label {label:?}: {problem}")));
     }
 }
 
