@@ -2,21 +2,26 @@
 //!
 //! A simulated Windows node keeps each drive in a directory; a real one has real drives. Paths
 //! are parsed into components first ([`PodPath`]) and resolved below the drive's directory, so
-//! that neither `..` nor a link can leave it. On Linux every step is handle-relative (openat2);
-//! on Windows reparse points are refused component by component.
+//! that neither `..` nor a link can leave it. Every step is handle-relative: by openat2 on Linux, by
+//! NtCreateFile on Windows, where links are refused.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
 use kube_rules::{NodeOs, PathError, PodPath};
 
+#[cfg(any(windows, test))]
+mod acl;
+#[cfg(all(test, target_os = "linux"))]
+mod cve_tests;
 #[cfg(target_os = "linux")]
 #[path = "root/linux.rs"]
 mod imp;
-#[cfg(not(target_os = "linux"))]
-#[path = "root/portable.rs"]
+#[cfg(windows)]
+#[path = "root/windows.rs"]
 mod imp;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
@@ -120,6 +125,26 @@ pub struct Usage {
     pub bytes: u64,
     /// Files, directories and links.
     pub inodes: u64,
+}
+
+/// Who may read a volume on Windows, beside its owner, SYSTEM and administrators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reader {
+    ContainerAdministrator,
+    ContainerUser,
+    LocalService,
+    NetworkService,
+    /// IIS' workers: the group IIS_IUSRS.
+    WebServer,
+    /// Every user of the machine and of containers.
+    Users,
+}
+
+/// Keeps what a path leads to, and what is above it, from being removed or renamed, as long as it lives. Only Windows needs it: elsewhere a
+/// mount holds what it shows.
+#[derive(Debug, Default)]
+pub struct Hold {
+    _handles: Vec<File>,
 }
 
 /// One file of a Secret, ConfigMap, downward API or projected volume.
@@ -284,30 +309,52 @@ impl HostRoot {
 
     /// Makes `dir` hold exactly `files` (relative paths with `/`), the way the kubelet's atomic
     /// writer does: a new time-stamped directory, then one rename of the `..data` link, so that
-    /// readers see all old or all new files. Returns whether anything changed.
-    pub fn write_volume(&self, dir: &PodPath, files: &BTreeMap<String, VolumeFile>) -> Result<bool, HostError> {
-        for name in files.keys() {
-            let inner = PodPath::root(dir.drive()).join(name)?;
-            if inner.components().is_empty() || inner.components()[0].starts_with("..") {
-                return Err(PathError::Backsteps(name.clone()).into());
+    /// readers see all old or all new files. On Windows only `readers` may read it, where they are given. Returns whether anything changed.
+    pub fn write_volume(&self, dir: &PodPath, files: &BTreeMap<String, VolumeFile>, readers: Option<&BTreeSet<Reader>>) -> Result<bool, HostError> {
+        let plain = |name: &String| match PodPath::root(dir.drive()).join(name)?.components() {
+            [] => Err(PathError::Backsteps(name.clone())),
+            [first, ..] if first.starts_with("..") => Err(PathError::Backsteps(name.clone())),
+            parts => Ok(parts.join("/")),
+        };
+        // Windows has two separators.
+        let names = files.keys().map(plain).collect::<Result<Vec<_>, _>>()?;
+        let same = names.iter().eq(files.keys());
+        let files = if same { Cow::Borrowed(files) } else { Cow::Owned(names.into_iter().zip(files.values().cloned()).collect()) };
+        match (readers, dir.parent()) {
+            (Some(readers), Some(parent)) => {
+                self.create_dir_all(&parent, 0o755)?;
+                self.root(dir)?.restrict(dir.components(), readers).map_err(error("restrict", dir))?;
             }
+            _ => self.create_dir_all(dir, 0o755)?,
         }
-        self.create_dir_all(dir, 0o755)?;
-        self.root(dir)?.write_volume(dir.components(), files).map_err(error("update volume", dir))
+        self.root(dir)?.write_volume(dir.components(), &files).map_err(error("update volume", dir))
     }
 
     /// What a container mounts for a sub-path of a volume: missing directories are made, and no
     /// component may be a link. On Linux the object found is bind-mounted at `place` from its
     /// open handle and `place` is the answer, so that nothing a pod does to the volume afterwards
-    /// can change what is mounted. Elsewhere the answer is the checked path itself.
-    pub fn sub_path(&self, volume: &PodPath, sub: &str, place: &PodPath) -> Result<PodPath, HostError> {
+    /// can change what is mounted. On Windows the answer is the path itself, which nothing can change as long as the hold lives: until the
+    /// container has started.
+    pub fn sub_path(&self, volume: &PodPath, sub: &str, place: &PodPath) -> Result<(PodPath, Hold), HostError> {
         let full = volume.join(sub)?;
         let relative = &full.components()[volume.components().len()..];
         let bound = self.root(volume)?.sub_path(volume.components(), relative, place.components());
         match bound.map_err(error("use the sub-path", &full))? {
-            true => Ok(place.clone()),
-            false => Ok(full),
+            None => Ok((place.clone(), Hold::default())),
+            Some(hold) => Ok((full, hold)),
         }
+    }
+
+    /// Makes a block device appear at `place` too. Links to the device are followed inside the root, as names of devices often are links; what
+    /// is bound is the open device, so that nothing that happens to its names afterwards changes what is there. As long as the answer is
+    /// open, no other device gets the device's number. Only Linux has such devices.
+    pub fn map_device(&self, device: &PodPath, place: &PodPath) -> Result<File, HostError> {
+        self.root(place)?.map_device(self.root(device)?, device.components(), place.components()).map_err(error("map the device", device))
+    }
+
+    /// Makes a link in an existing directory, in the place of one that has the name. Only Linux needs any.
+    pub fn link(&self, path: &PodPath, target: &PodPath) -> Result<(), HostError> {
+        self.root(path)?.link(path.components(), &target.to_string()).map_err(error("make the link", path))
     }
 
     /// Makes `path` a memory file system of at most `size` bytes, unless it is one already.

@@ -17,6 +17,7 @@ use thiserror_ext::AsReport;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::bundles::Bundles;
 use crate::config::{Config, NetworkGate, Polls};
 use crate::cri_config::NodeSide;
 use crate::eviction::Pressure;
@@ -54,6 +55,7 @@ pub(crate) struct Agent {
     pub node: Informer<Node>,
     pub services: Informer<services::Row>,
     pub sources: Sources,
+    pub bundles: Bundles,
     pub statics: Arc<Statics>,
     pub tokens: Arc<TokenCache>,
     pub volumes: Volumes,

@@ -19,6 +19,8 @@ pub(crate) struct Claimed {
     pub volume: String,
     /// Name of the claim.
     pub claim: String,
+    /// It is a device, not a file system.
+    pub block: bool,
     pub source: Source,
 }
 
@@ -27,6 +29,8 @@ pub(crate) struct Claimed {
 pub(crate) enum Source {
     /// A place of this node.
     Path(HostPathVolumeSource),
+    /// A device of this node.
+    Device { path: String },
     /// Made by a driver.
     Csi(Box<CsiVolume>),
     /// Made by a flexvolume driver.
@@ -46,6 +50,12 @@ pub(crate) enum ClaimError {
         "MountVolume.SetUp failed for volume {volume:?} : this node agent mounts persistent volumes of type csi, flexVolume, hostPath and local only"
     )]
     Unsupported { volume: String },
+    #[error("MapVolume.SetUpDevice failed for volume {volume:?} : this node agent has devices of persistent volumes of type csi and local only")]
+    NoDevice { volume: String },
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process volumes=[{volume}]: volume {volume} has volumeMode {mode}, but is specified in {list}"
+    )]
+    Mode { volume: String, mode: &'static str, list: &'static str },
     #[error("MountVolume.SetUp failed for volume {volume:?} :")]
     Migration { volume: String, source: MigrationError },
 }
@@ -91,7 +101,9 @@ pub(crate) async fn resolve(client: &kube::Client, pod: &Pod, node: Option<&Node
         let found =
             found.map_err(|error| ClaimError::Process { volume: volume.name.clone(), claim: format!("{ns}/{name}"), source: error.into() })?;
         let read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
-        out.insert(volume.name.clone(), place(&name, &found, read_only, node)?);
+        let placed = place(&name, &found, read_only, node)?;
+        check_use(pod, &volume.name, placed.block)?;
+        out.insert(volume.name.clone(), placed);
     }
     Ok(out)
 }
@@ -141,6 +153,19 @@ fn check_binding(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Re
     Ok(())
 }
 
+/// Containers mount file systems, and are given devices.
+fn check_use(pod: &Pod, volume: &str, block: bool) -> Result<(), ClaimError> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    // Ephemeral containers are added when the volumes are there.
+    let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let wrong = if block {
+        containers.any(|c| c.volume_mounts.iter().flatten().any(|mount| mount.name == volume)).then_some(("Block", "volumeMounts"))
+    } else {
+        containers.any(|c| c.volume_devices.iter().flatten().any(|device| device.name == volume)).then_some(("Filesystem", "volumeDevices"))
+    };
+    wrong.map_or(Ok(()), |(mode, list)| Err(ClaimError::Mode { volume: volume.to_owned(), mode, list }))
+}
+
 /// What a volume is on this node.
 fn place(claim: &str, volume: &PersistentVolume, read_only: bool, node: Option<&Node>) -> Result<Claimed, ClaimError> {
     let name = volume.metadata.name.clone().unwrap_or_default();
@@ -151,14 +176,17 @@ fn place(claim: &str, volume: &PersistentVolume, read_only: bool, node: Option<&
         return Err(ClaimError::NodeAffinity { volume: name });
     }
     let driver = CsiVolume::persistent(volume, read_only).map_err(|source| ClaimError::Migration { volume: name.clone(), source })?;
+    let block = spec.volume_mode.as_deref() == Some("Block");
     let source = match (spec.host_path, spec.local, driver, FlexVolume::persistent(volume, read_only)) {
+        (Some(_), ..) | (None, None, None, Some(_)) if block => return Err(ClaimError::NoDevice { volume: name }),
         (Some(source), ..) => Source::Path(source),
+        (None, Some(local), ..) if block => Source::Device { path: local.path },
         (None, Some(local), ..) => Source::Path(HostPathVolumeSource { path: local.path, type_: Some("Directory".into()) }),
         (None, None, Some(volume), _) => Source::Csi(Box::new(volume)),
         (None, None, None, Some(volume)) => Source::Flex(Box::new(volume)),
         (None, None, None, None) => return Err(ClaimError::Unsupported { volume: name }),
     };
-    Ok(Claimed { volume: name, claim: claim.to_owned(), source })
+    Ok(Claimed { volume: name, claim: claim.to_owned(), block, source })
 }
 
 #[cfg(test)]
@@ -203,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn containers_use_a_volume_as_what_it_is() {
+        let pod = |list: &str| -> Pod {
+            serde_json::from_value(json!({"spec": {"containers": [{"name": "c", list: [{"name": "v", "mountPath": "/v", "devicePath": "/v"}]}]}}))
+                .unwrap()
+        };
+        assert!(check_use(&pod("volumeMounts"), "v", false).is_ok() && check_use(&pod("volumeDevices"), "v", true).is_ok());
+        assert!(check_use(&pod("volumeMounts"), "w", true).is_ok());
+        let error = |list, block| check_use(&pod(list), "v", block).unwrap_err().to_string();
+        assert!(error("volumeMounts", true).ends_with(": volume v has volumeMode Block, but is specified in volumeMounts"));
+        assert!(error("volumeDevices", false).ends_with(": volume v has volumeMode Filesystem, but is specified in volumeDevices"));
+    }
+
+    #[test]
     fn places() {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "win01", "labels": {"zone": "a"}}})).unwrap();
         let of = |spec| place("c", &volume(spec), false, Some(&node));
@@ -211,6 +252,10 @@ mod tests {
         assert_eq!(of(json!({"local": {"path": "/x"}})).unwrap().source, path("/x", Some("Directory")));
         assert!(matches!(of(json!({"csi": {"driver": "d", "volumeHandle": "h"}})).unwrap().source, Source::Csi(_)));
         assert!(of(json!({"nfs": {"path": "/x", "server": "s"}})).unwrap_err().to_string().contains("csi, flexVolume, hostPath and local only"));
+        let block = of(json!({"local": {"path": "/dev/x"}, "volumeMode": "Block"})).unwrap();
+        assert_eq!((block.block, block.source), (true, Source::Device { path: "/dev/x".into() }));
+        let refused = of(json!({"hostPath": {"path": "/dev/x"}, "volumeMode": "Block"})).unwrap_err().to_string();
+        assert!(refused.starts_with("MapVolume.SetUpDevice failed for volume \"pv\" :"), "{refused}");
         let affine = |zone: &str| {
             of(json!({"local": {"path": "/x"}, "nodeAffinity": {"required": {"nodeSelectorTerms":
                 [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]}}}))

@@ -72,6 +72,7 @@ pub(crate) struct ContainerSide<'a> {
     pub restarts: u32,
     pub env: Vec<(String, String)>,
     pub mounts: Vec<v1::Mount>,
+    pub devices: Vec<v1::Device>,
     /// The container whose processes this one sees (Linux).
     pub target: Option<String>,
 }
@@ -289,6 +290,7 @@ pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: Contain
         working_dir: if working_dir.is_empty() { working_dir } else { in_form(node.os, &working_dir) },
         envs: side.env.iter().map(|(k, v)| v1::KeyValue { key: k.clone(), value: v.clone() }).collect(),
         mounts: side.mounts,
+        devices: side.devices,
         labels,
         annotations: notes(pod, c, side.restarts),
         log_path: format!("{}/{}.log", c.name, side.restarts),
@@ -451,7 +453,7 @@ mod tests {
 
     fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, SecurityError> {
         let env = vec![("V".to_owned(), "1".to_owned())];
-        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], target: None };
+        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], devices: vec![], target: None };
         container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)
     }
 

@@ -9,6 +9,7 @@
 //! of the operator's, and never touches the network.
 
 mod agent;
+mod bundles;
 mod claims;
 mod config;
 mod cri_config;

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, PodChange, Workers, watch_pods};
+use crate::bundles::Bundles;
 use crate::config::Config;
 use crate::cri_config::NodeSide;
 use crate::eviction::Pressure;
@@ -235,6 +236,7 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         pods,
         node: ground.node,
         services,
+        bundles: Bundles::new(config.client.clone(), config.api.clone(), waker.clone()),
         sources: Sources::new(config.client.clone(), config.api.clone(), waker),
         statics: ground.statics,
         tokens: ground.tokens,

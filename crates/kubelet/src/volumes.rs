@@ -2,6 +2,7 @@
 
 mod content;
 pub(crate) mod csi;
+mod devices;
 pub(crate) mod flexvolume;
 mod local;
 pub(crate) mod plugin;
@@ -10,21 +11,31 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use host::{HostError, HostRoot, PathError, PodPath};
+use host::{Hold, HostError, HostRoot, PathError, PodPath};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use tokio_util::sync::CancellationToken;
 
 use content::ContentError;
-pub(crate) use content::{Content, Tokens, references};
+pub(crate) use content::{Content, Tokens, references, wants_bundles};
+use devices::Devices;
 use local::Local;
 use plugin::{Left, Plugin, Request};
 
 /// A volume that could not be made ready. Upstream writes a space before the colon that its cause follows.
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.{} failed for volume {volume:?} :", source.step())]
+#[error("{}Volume.{} failed for volume {volume:?} :", if *block { "Map" } else { "Mount" }, source.step(*block))]
 pub(crate) struct SetUpError {
     volume: String,
+    /// It is a device.
+    block: bool,
     source: VolumeError,
+}
+
+impl SetUpError {
+    /// The reason of its event.
+    pub(crate) fn reason(&self) -> &'static str {
+        if self.block { "FailedMapVolume" } else { "FailedMount" }
+    }
 }
 
 /// A sub-path that a mount cannot show.
@@ -60,13 +71,17 @@ pub(crate) enum VolumeError {
 
 impl VolumeError {
     /// The step that failed, in upstream's words.
-    fn step(&self) -> &'static str {
+    fn step(&self, block: bool) -> &'static str {
         match self {
-            VolumeError::Csi(error) => error.step(),
+            VolumeError::Csi(error) => error.step(block),
+            _ if block => "MapBlockVolume",
             _ => "SetUp",
         }
     }
 }
+
+/// The directory of devices below a pod's.
+const DEVICES: &str = "volumeDevices";
 
 #[derive(Clone, Debug)]
 pub(crate) struct PodDirs {
@@ -92,6 +107,11 @@ impl PodDirs {
         self.pod.join("resources.json")
     }
 
+    /// Holds a link for each device of a volume.
+    pub(crate) fn devices(&self) -> Result<PodPath, PathError> {
+        self.pod.join(DEVICES)
+    }
+
     /// Where a volume emptyDir is.
     pub(crate) fn empty_dir(&self, name: &str) -> Result<PodPath, PathError> {
         self.volume("kubernetes.io~empty-dir", name)
@@ -115,7 +135,7 @@ pub(crate) type Places = BTreeMap<String, PodPath>;
 impl Volumes {
     /// Volumes of these kinds, and of those that need nothing but files.
     pub(crate) fn new(root: Arc<HostRoot>, mut plugins: Vec<Arc<dyn Plugin>>) -> Self {
-        plugins.push(Arc::new(Local { root: root.clone() }));
+        plugins.push(Arc::new(Local { devices: Devices::new(root.clone()), root: root.clone() }));
         Volumes { root, plugins }
     }
 
@@ -143,7 +163,8 @@ impl Volumes {
                 Some(plugin) => plugin.set_up(request).await,
                 None => Err(local::unsupported(volume)),
             };
-            (volume.name.clone(), place.map_err(|source| SetUpError { volume: name.clone(), source }))
+            let block = claimed.is_some_and(|claimed| claimed.block);
+            (volume.name.clone(), place.map_err(|source| SetUpError { volume: name.clone(), block, source }))
         });
         let mut first = Ok(());
         for (name, place) in join_all(works).await {
@@ -159,17 +180,20 @@ impl Volumes {
     pub(crate) async fn tear_down(&self, dirs: &PodDirs) -> Result<(), VolumeError> {
         // They hold parts of volumes.
         self.root.unmount_below(&dirs.pod.join("volume-subpaths")?)?;
-        let volumes = dirs.pod.join("volumes")?;
-        for (kind, _) in self.root.read_dir(&volumes)? {
-            let Some(plugin) = self.plugins.iter().find(|plugin| plugin.owns(&kind)) else { continue };
-            let of_kind = volumes.join(&kind)?;
-            for (name, _) in self.root.read_dir(&of_kind)? {
-                plugin.tear_down(&Left { dir: of_kind.join(&name)? }).await?;
+        let (volumes, devices) = (dirs.pod.join("volumes")?, dirs.devices()?);
+        for (all, is_device) in [(&volumes, false), (&devices, true)] {
+            for (kind, _) in self.root.read_dir(all)? {
+                let Some(plugin) = self.plugins.iter().find(|plugin| plugin.owns(&kind)) else { continue };
+                let of_kind = all.join(&kind)?;
+                for (name, _) in self.root.read_dir(&of_kind)? {
+                    plugin.tear_down(&Left { dir: of_kind.join(&name)?, is_device }).await?;
+                }
             }
         }
         let (root, pod) = (self.root.clone(), dirs.pod.clone());
         let removed = tokio::task::spawn_blocking(move || -> Result<(), HostError> {
             root.unmount_below(&pod)?;
+            root.remove_tree(&devices)?;
             root.remove_tree(&volumes)
         });
         Ok(removed.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?)
@@ -198,25 +222,27 @@ pub(crate) struct MountOf<'a> {
 }
 
 /// The object of the host that a mount shows: the volume, or what its sub-path names. A sub-path
-/// passes no link that a pod could have made, then or later.
-pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, SubPathError> {
+/// passes no link that a pod could have made, then or as long as the hold lives.
+pub(crate) fn mount_source(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<(PodPath, Hold), SubPathError> {
     if sub_path.is_empty() {
-        return Ok(mount.path.clone());
+        return Ok((mount.path.clone(), Hold::default()));
     }
     prepare_sub_path(root, dirs, mount, sub_path).map_err(|source| SubPathError { volume: mount.volume.name.clone(), source: Box::new(source) })
 }
 
-fn prepare_sub_path(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<PodPath, VolumeError> {
+fn prepare_sub_path(root: &HostRoot, dirs: &PodDirs, mount: &MountOf<'_>, sub_path: &str) -> Result<(PodPath, Hold), VolumeError> {
     if local::plugin(mount.volume).is_some() && mount.volume.empty_dir.is_none() {
         // Written by us alone: the names are our links into the current generation.
         let full = mount.path.join(sub_path)?;
         let relative = &full.components()[mount.path.components().len()..];
-        return Ok(content::current(root, mount.path, relative)?);
+        return Ok((content::current(root, mount.path, relative)?, Hold::default()));
     }
     let place = format!("volume-subpaths/{}/{}/{}", mount.volume.name, mount.container, mount.index);
     let place = dirs.pod.join(&place)?;
     Ok(root.sub_path(mount.path, sub_path, &place)?)
 }
 
+#[cfg(test)]
+mod cve_tests;
 #[cfg(test)]
 mod tests;

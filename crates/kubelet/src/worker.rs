@@ -138,6 +138,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     };
     worker.work().await;
     worker.agent.sources.release(&worker.uid);
+    worker.agent.bundles.release(&worker.uid);
     worker.agent.tokens.release(&worker.uid);
     worker.probers.clear();
     worker.agent.probes.release(&worker.uid);

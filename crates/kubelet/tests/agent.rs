@@ -13,6 +13,8 @@ mod image_volumes;
 mod network_gate;
 #[path = "agent/resize.rs"]
 mod resize;
+#[path = "agent/secrets.rs"]
+mod secrets;
 #[path = "agent/static_pods.rs"]
 mod static_pods;
 

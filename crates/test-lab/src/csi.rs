@@ -1,4 +1,4 @@
-//! A CSI driver: volumes are directories of the node's own tree. It records each call, holds callers to the order that the specification
+//! A CSI driver: volumes are directories of the node's own tree, or a device of this machine. It records each call, holds callers to the order that the specification
 //! demands, and fails on demand.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,6 +194,47 @@ fn capability(of: Option<&v1::VolumeCapability>) -> Value {
     }
 }
 
+/// A block device of this machine.
+///
+/// Panics when it has none.
+#[cfg(target_os = "linux")]
+pub fn block_device() -> PathBuf {
+    use std::os::unix::fs::FileTypeExt as _;
+    let all = std::fs::read_dir("/dev").expect("/dev can be listed").flatten().map(|entry| entry.path());
+    let devices = all.filter(|path| std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()));
+    devices.min().expect("this test needs a block device in /dev, such as /dev/loop0")
+}
+
+/// Makes the device appear at a place that does not exist, as drivers do.
+#[cfg(target_os = "linux")]
+fn publish_device(target: &Path) -> std::io::Result<()> {
+    if !target.try_exists()? {
+        std::fs::write(target, "")?;
+        linux_sys::mount::bind(&block_device(), target)?;
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn unpublish_device(target: &Path) -> std::io::Result<()> {
+    linux_sys::mount::umount(target)?;
+    std::fs::remove_file(target)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn publish_device(_target: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unpublish_device(_target: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
+
+fn is_block(of: Option<&v1::VolumeCapability>) -> bool {
+    of.is_some_and(|of| matches!(of.access_type, Some(AccessType::Block(_))))
+}
+
 fn failed(error: &std::io::Error) -> Status {
     Status::internal(error.to_string())
 }
@@ -228,7 +269,9 @@ impl Node for Service {
         if !dir.is_dir() {
             return Err(refuse("the staging path is no directory"));
         }
-        std::fs::write(dir.join("device"), &request.volume_id).map_err(|error| failed(&error))?;
+        if !is_block(request.volume_capability.as_ref()) {
+            std::fs::write(dir.join("device"), &request.volume_id).map_err(|error| failed(&error))?;
+        }
         self.lock().staged.insert(request.volume_id);
         Ok(Response::new(v1::NodeStageVolumeResponse {}))
     }
@@ -256,11 +299,15 @@ impl Node for Service {
             return Err(refuse("the volume is not staged"));
         }
         let target = self.real(&request.target_path);
-        match std::fs::create_dir(&target) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(&error)),
-            _ => {}
+        if is_block(request.volume_capability.as_ref()) {
+            publish_device(&target).map_err(|error| failed(&error))?;
+        } else {
+            match std::fs::create_dir(&target) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(failed(&error)),
+                _ => {}
+            }
+            std::fs::write(target.join("volume"), &request.volume_id).map_err(|error| failed(&error))?;
         }
-        std::fs::write(target.join("volume"), &request.volume_id).map_err(|error| failed(&error))?;
         self.lock().published.insert((request.volume_id, request.target_path));
         Ok(Response::new(v1::NodePublishVolumeResponse {}))
     }
@@ -271,7 +318,12 @@ impl Node for Service {
     ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
         let request = request.into_inner();
         self.begin("NodeUnpublishVolume", json!({"volume": request.volume_id, "target": request.target_path})).await?;
-        match std::fs::remove_dir_all(self.real(&request.target_path)) {
+        let target = self.real(&request.target_path);
+        let gone = match std::fs::symlink_metadata(&target) {
+            Ok(there) if !there.is_dir() => unpublish_device(&target),
+            _ => std::fs::remove_dir_all(&target),
+        };
+        match gone {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(&error)),
             _ => {}
         }

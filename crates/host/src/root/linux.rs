@@ -13,8 +13,9 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlink
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 
-use super::{FileKind, GroupOwner, MAX_DEPTH, Resolved, Socket, Space, Usage, VolumeFile, too_deep};
+use super::{FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, too_deep};
 
+mod device;
 mod group;
 
 const DATA: &str = "..data";
@@ -192,7 +193,7 @@ impl Root {
     }
 
     /// Binds what `sub` names in `volume` at `place`; see [`super::HostRoot::sub_path`].
-    pub(super) fn sub_path(&self, volume: &[String], sub: &[String], place: &[String]) -> io::Result<bool> {
+    pub(super) fn sub_path(&self, volume: &[String], sub: &[String], place: &[String]) -> io::Result<Option<Hold>> {
         let mut here = self.open_in(volume, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         for name in sub {
             let name = self.spelt(&here, name)?;
@@ -214,7 +215,7 @@ impl Root {
         }
         let target = self.open_in(place, OFlag::O_PATH | OFlag::O_NOFOLLOW)?;
         linux_sys::mount::bind(&fd_path(&here), &fd_path(&target))?;
-        Ok(true)
+        Ok(None)
     }
 
     /// The name as it is spelt in the directory, where case does not matter.
@@ -242,6 +243,11 @@ impl Root {
             linux_sys::mount::umount(mount)?;
         }
         Ok(())
+    }
+
+    /// Modes say who may read a volume here.
+    pub(super) fn restrict(&self, path: &[String], _readers: &BTreeSet<Reader>) -> io::Result<()> {
+        self.create_dir_all(path, 0o755)
     }
 
     pub(super) fn write_volume(&self, path: &[String], files: &BTreeMap<String, VolumeFile>) -> io::Result<bool> {

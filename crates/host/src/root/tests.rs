@@ -4,7 +4,7 @@ use super::*;
 
 const WIN: NodeOs = NodeOs::Windows { build: 20348 };
 
-fn windows() -> (tempfile::TempDir, HostRoot) {
+pub(super) fn windows() -> (tempfile::TempDir, HostRoot) {
     let dir = tempfile::tempdir().unwrap();
     for drive in ["c", "d"] {
         std::fs::create_dir(dir.path().join(drive)).unwrap();
@@ -13,7 +13,7 @@ fn windows() -> (tempfile::TempDir, HostRoot) {
     (dir, root)
 }
 
-fn files(list: &[(&str, &str)]) -> BTreeMap<String, VolumeFile> {
+pub(super) fn files(list: &[(&str, &str)]) -> BTreeMap<String, VolumeFile> {
     list.iter().map(|(n, b)| ((*n).to_owned(), VolumeFile { bytes: b.as_bytes().to_vec(), mode: 0o644, group: None })).collect()
 }
 
@@ -77,21 +77,21 @@ fn volumes_change_as_a_whole() {
     let (dir, root) = windows();
     let vol = root.parse(r"C:\vol").unwrap();
     let on_disk = dir.path().join("c/vol");
-    assert!(root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")])).unwrap());
+    assert!(root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")]), None).unwrap());
     assert_eq!(std::fs::read_to_string(on_disk.join("a")).unwrap(), "1");
     assert_eq!(std::fs::read_to_string(on_disk.join("sub/b")).unwrap(), "2");
     let first = std::fs::read_link(on_disk.join("..data")).unwrap();
-    assert!(!root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")])).unwrap());
+    assert!(!root.write_volume(&vol, &files(&[("a", "1"), ("sub/b", "2")]), None).unwrap());
     assert_eq!(std::fs::read_link(on_disk.join("..data")).unwrap(), first);
 
-    assert!(root.write_volume(&vol, &files(&[("a", "3")])).unwrap());
+    assert!(root.write_volume(&vol, &files(&[("a", "3")]), None).unwrap());
     assert_eq!(std::fs::read_to_string(on_disk.join("a")).unwrap(), "3");
     assert!(std::fs::symlink_metadata(on_disk.join("sub")).is_err());
     assert!(!on_disk.join(first).exists(), "old generations go");
-    assert!(root.write_volume(&vol, &files(&[])).unwrap());
+    assert!(root.write_volume(&vol, &files(&[]), None).unwrap());
     assert!(std::fs::symlink_metadata(on_disk.join("a")).is_err());
     for bad in ["../x", "..data", "/", r"a\..\b", "nul"] {
-        assert!(root.write_volume(&vol, &files(&[(bad, "")])).is_err(), "{bad}");
+        assert!(root.write_volume(&vol, &files(&[(bad, "")]), None).is_err(), "{bad}");
     }
 }
 
@@ -102,7 +102,7 @@ fn modes_ignore_the_umask() {
     let vol = root.parse(r"C:\m\vol").unwrap();
     root.create_dir_all(&vol, 0o777).unwrap();
     let one = BTreeMap::from([("k".to_owned(), VolumeFile { bytes: vec![1], mode: 0o666, group: None })]);
-    root.write_volume(&vol, &one).unwrap();
+    root.write_volume(&vol, &one, None).unwrap();
     let mode = |p: &str| std::fs::metadata(dir.path().join(p)).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("c/m/vol"), 0o777);
     assert_eq!(mode("c/m/vol/k"), 0o666);
@@ -118,10 +118,10 @@ fn files_belong_to_the_group_that_is_asked_for() {
     // Root may give files to any group, others to their own.
     let group = if nix::unistd::geteuid().is_root() { 1001 } else { nix::unistd::getegid().as_raw() };
     let files = BTreeMap::from([("k".to_owned(), VolumeFile { bytes: vec![1], mode: 0o440, group: Some(group) })]);
-    assert!(root.write_volume(&vol, &files).unwrap());
+    assert!(root.write_volume(&vol, &files, None).unwrap());
     let found = std::fs::metadata(dir.path().join("vol/k")).unwrap();
     assert_eq!((found.gid(), found.mode() & 0o777), (group, 0o440));
-    assert!(!root.write_volume(&vol, &files).unwrap(), "it is as it should be");
+    assert!(!root.write_volume(&vol, &files, None).unwrap(), "it is as it should be");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_sub_path_is_held_by_its_handle() {
         std::fs::write(c.join("vol/file"), "f").unwrap();
         std::os::unix::fs::symlink("/secret", c.join("vol/evil")).unwrap();
         let place = p(r"C:\pod\sub\0");
-        assert_eq!(root.sub_path(&p(r"C:\vol"), "data/new", &place).unwrap(), place);
+        assert_eq!(root.sub_path(&p(r"C:\vol"), "data/new", &place).unwrap().0, place);
         std::fs::write(c.join("vol/Data/new/x"), "1").unwrap();
         // What a pod does afterwards changes nothing.
         std::fs::rename(c.join("vol/Data"), c.join("vol/moved")).unwrap();
@@ -186,4 +186,56 @@ fn usage_ends_at_a_depth() {
     let error = root.usage(&root.parse("/d").unwrap()).unwrap_err();
     assert!(std::error::Error::source(&error).unwrap().to_string().contains("256 directories within each other"), "{error}");
     root.remove_tree(&root.parse("/d").unwrap()).unwrap();
+}
+
+/// A block device of this machine, as `dev/disk0` of the directory that stands for the node's root.
+fn block_device(root: &std::path::Path) {
+    use std::os::unix::fs::FileTypeExt as _;
+    let is_block = |path: &std::path::Path| std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let device = std::fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path()).filter(|path| is_block(path)).min();
+    std::fs::create_dir_all(root.join("dev")).unwrap();
+    std::fs::write(root.join("dev/disk0"), "").unwrap();
+    linux_sys::mount::bind(&device.expect("this test needs a block device in /dev, such as /dev/loop0"), &root.join("dev/disk0")).unwrap();
+}
+
+#[test]
+fn a_device_is_bound_by_its_handle_and_held_open() {
+    linux_sys::ns::in_lab("root::tests::a_device_is_bound_by_its_handle_and_held_open", || {
+        let dir = tempfile::tempdir().unwrap();
+        block_device(dir.path());
+        let root = HostRoot::linux(dir.path()).unwrap();
+        let p = |t: &str| root.parse(t).unwrap();
+        std::os::unix::fs::symlink("/dev/disk0", dir.path().join("by-id")).unwrap();
+        std::fs::write(dir.path().join("file"), "no device").unwrap();
+        let place = p("/plugins/volumeDevices/pv/u1");
+        let error = root.map_device(&p("/file"), &place).unwrap_err();
+        assert!(std::error::Error::source(&error).unwrap().to_string().contains("it is no block device"), "{error}");
+        assert_eq!(root.kind(&place).unwrap(), None);
+        if File::open(dir.path().join("dev/disk0")).is_err() {
+            // Who may not open the device maps none.
+            assert!(root.map_device(&p("/by-id"), &place).is_err());
+            assert_eq!(root.kind(&place).unwrap(), None);
+            return;
+        }
+        let held = root.map_device(&p("/by-id"), &place).unwrap();
+        assert_eq!(root.kind(&place).unwrap(), Some(FileKind::BlockDevice));
+        // Another device of that name changes nothing, and what is mapped already is left alone.
+        std::fs::remove_file(dir.path().join("by-id")).unwrap();
+        std::fs::write(dir.path().join("by-id"), "").unwrap();
+        assert_eq!(root.kind(&place).unwrap(), Some(FileKind::BlockDevice));
+        root.map_device(&p("/dev/disk0"), &place).unwrap();
+        let mounts = linux_sys::mount::mounts_below(dir.path()).unwrap();
+        assert_eq!(mounts.iter().filter(|mount| mount.ends_with("pv/u1")).count(), 1, "{mounts:?}");
+        drop(held);
+        root.unmount_below(&place).unwrap();
+        assert_eq!(root.kind(&place).unwrap(), Some(FileKind::File));
+        // A directory of links to devices: each replaces the one before, and nothing else.
+        root.create_dir_all(&p("/links"), 0o750).unwrap();
+        for target in ["/dev/disk0", "/dev/disk1"] {
+            root.link(&p("/links/pv"), &p(target)).unwrap();
+            assert_eq!(std::fs::read_link(dir.path().join("links/pv")).unwrap(), std::path::Path::new(target));
+        }
+        assert!(root.link(&p("/file"), &p("/dev/disk0")).is_err());
+        assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"no device");
+    });
 }

@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use host::{FileKind, HostError, HostRoot, PathError, PodPath, VolumeFile};
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection, Volume, VolumeProjection};
+use k8s_openapi::api::core::v1::{
+    ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, Pod, ServiceAccountTokenProjection, Volume, VolumeProjection,
+};
 
+use crate::bundles::{BundleError, Trusted};
 use crate::claims::Claims;
 use crate::env::{DownwardError, Facts, field_value, resource_value};
 use crate::sources::{Fetched, Kind};
@@ -23,6 +26,7 @@ pub(crate) struct Content<'a> {
     pub pod: &'a Pod,
     pub sources: &'a Fetched,
     pub tokens: &'a Tokens,
+    pub trusted: &'a Trusted,
     pub claims: &'a Claims,
     pub facts: &'a Facts,
 }
@@ -40,8 +44,12 @@ pub(crate) enum ContentError {
     Downward(#[from] DownwardError),
     #[error("failed to fetch token: the API gave none for this pod's service account")]
     TokenMissing,
-    #[error("clusterTrustBundle and podCertificate projections are not supported by this node agent")]
-    UnsupportedProjection,
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
+    NoBundle,
+    #[error("podCertificate projections are not supported by this node agent")]
+    PodCertificate,
     #[error("{0} has no content yet")]
     Empty(PodPath),
     #[error("{0} does not exist in the volume")]
@@ -66,6 +74,13 @@ pub(crate) fn references(pod: &Pod) -> (Vec<ObjectName>, Vec<TokenSpec>) {
         }
     }
     (objects, tokens)
+}
+
+/// Whether the pod's volumes show certificates of authorities.
+pub(crate) fn wants_bundles(pod: &Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let mut sources = volumes.flat_map(|volume| volume.projected.iter()).flat_map(|projected| projected.sources.iter().flatten());
+    sources.any(|source| source.cluster_trust_bundle.is_some())
 }
 
 fn token_key(t: &ServiceAccountTokenProjection) -> (String, i64) {
@@ -116,10 +131,22 @@ impl Content<'_> {
             let token = self.tokens.get(&token_key(t)).ok_or(ContentError::TokenMissing)?;
             put(out, &t.path, token.clone().into_bytes(), mode);
         }
-        if p.cluster_trust_bundle.is_some() || p.pod_certificate.is_some() {
-            return Err(ContentError::UnsupportedProjection);
+        if let Some(bundle) = &p.cluster_trust_bundle {
+            put(out, &bundle.path, self.authorities(bundle)?.into_bytes(), mode);
+        }
+        if p.pod_certificate.is_some() {
+            return Err(ContentError::PodCertificate);
         }
         Ok(())
+    }
+
+    fn authorities(&self, bundle: &ClusterTrustBundleProjection) -> Result<String, ContentError> {
+        let optional = bundle.optional == Some(true);
+        match (&bundle.name, &bundle.signer_name) {
+            (Some(name), _) => Ok(self.trusted.named(name, optional)?),
+            (None, Some(signer)) => Ok(self.trusted.of_signer(signer, bundle.label_selector.as_ref(), optional)?),
+            (None, None) => Err(ContentError::NoBundle),
+        }
     }
 
     fn object(

@@ -5,6 +5,7 @@
 //! disk (`disk`), never from memory, so that the agent may end at any point, and so that upstream's may take over.
 
 mod attach;
+mod block;
 mod disk;
 mod expand;
 mod mount;
@@ -26,6 +27,7 @@ use kube_rules::csi::migration::{self, MigrationError};
 use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::VolumeError;
+use super::devices::Devices;
 use super::plugin::{Left, Plugin, Request};
 use crate::claims::{Claimed, Source};
 use crate::error::ApiError;
@@ -52,7 +54,7 @@ pub(crate) enum CsiError {
     Object { driver: String, source: ApiError },
     #[error("kubernetes.io/csi: volume mode {mode:?} not supported by driver {driver} ({})", supported(.modes.as_deref()))]
     Mode { driver: String, mode: &'static str, modes: Option<Vec<String>> },
-    #[error("volumeMode Block is not supported by this node agent for volumes of CSI drivers; claim a volume with volumeMode Filesystem")]
+    #[error("volumeMode Block is not supported on Windows nodes; claim a volume with volumeMode Filesystem")]
     Block,
     #[error(transparent)]
     Migration(#[from] MigrationError),
@@ -84,11 +86,15 @@ pub(crate) enum CsiError {
 
 impl CsiError {
     /// The step that failed, in upstream's words.
-    pub(super) fn step(&self) -> &'static str {
+    pub(super) fn step(&self, block: bool) -> &'static str {
         match self {
+            CsiError::Stage(_) if block => "SetUpDevice",
+            CsiError::Call(_) if block => "MapPodDevice",
+            CsiError::Host(_) if block => "MapBlockVolume",
             CsiError::Attach(_) => "WaitForAttach",
             CsiError::Stage(_) => "MountDevice",
             CsiError::Expand(_) | CsiError::Claim { .. } => "NodeExpandVolume",
+            _ if block => "SetUpDevice",
             _ => "SetUp",
         }
     }
@@ -116,6 +122,8 @@ pub(crate) struct Csi {
     fresh: Mutex<BTreeSet<String>>,
     /// The volumes of pods that this agent has mounted, by pod UID and volume.
     mounted: Mutex<BTreeMap<(String, String), Mounted>>,
+    /// Those that are devices.
+    devices: Devices,
     /// One thing at a time is done with a volume.
     locks: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -126,6 +134,8 @@ struct Mounted {
     driver: String,
     handle: String,
     path: PodPath,
+    /// Where it is staged, where it is.
+    staging: Option<PodPath>,
     /// The claim behind it; None for one that is written into the pod.
     claim: Option<String>,
     can: csi::Capabilities,
@@ -149,6 +159,7 @@ impl Csi {
         let Parts { root, dir, client, api, node, node_name, tokens, in_use } = parts;
         let objects = Objects::new(client.clone(), api);
         let csi = Csi {
+            devices: Devices::new(root.clone()),
             root,
             dir,
             client,
@@ -169,7 +180,8 @@ impl Csi {
     /// The persistent volumes that the disk says are in use.
     fn used(&self) -> Result<BTreeSet<String>, HostError> {
         let published = self.published()?.into_iter().filter(|data| data.mode != "Ephemeral");
-        let all = published.chain(self.staged()?.into_iter().map(|(_, data)| data));
+        let staged = self.staged()?.into_iter().map(|(_, data)| data);
+        let all = published.chain(staged).chain(self.devices_there()?.into_iter().map(|(_, data)| data));
         Ok(all.map(|data| kube_rules::csi::unique_name(&data.driver, &data.handle)).collect())
     }
 
@@ -217,6 +229,6 @@ impl Plugin for Csi {
     }
 
     fn tear_down<'a>(&'a self, left: &'a Left) -> BoxFuture<'a, Result<(), VolumeError>> {
-        async move { Ok(self.unmount(&left.dir).await?) }.boxed()
+        async move { Ok(if left.is_device { self.unmap(&left.dir).await? } else { self.unmount(&left.dir).await? }) }.boxed()
     }
 }

@@ -155,7 +155,7 @@ impl Flex {
         let inline = FlexVolume::inline(request.pod, request.volume);
         let volume = match request.claimed.map(|claimed| &claimed.source) {
             Some(Source::Flex(volume)) => Some(&**volume),
-            Some(Source::Path(_) | Source::Csi(_)) | None => inline.as_ref(),
+            Some(Source::Path(_) | Source::Device { .. } | Source::Csi(_)) | None => inline.as_ref(),
         };
         let Some(volume) = volume else { return Err(FlexError::Name { driver: String::new() }) };
         if let Some(place) = request.mounted {

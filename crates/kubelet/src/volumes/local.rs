@@ -1,13 +1,15 @@
 //! Volumes whose content the agent makes itself, or that are there already: emptyDir, Secret, ConfigMap, downward API, projected, hostPath,
 //! and persistent volumes of types hostPath and local.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use host::{FileKind, GroupOwner, HostError, HostRoot, PodPath};
+use host::{FileKind, GroupOwner, HostError, HostRoot, PathError, PodPath, Reader};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
 
+use super::devices::{Devices, Map};
 use super::plugin::{Left, Plugin, Request};
 use super::{Content, PodDirs, VolumeError};
 use crate::claims::{Claimed, Source};
@@ -15,7 +17,12 @@ use crate::claims::{Claimed, Source};
 /// The kinds that need nothing but files.
 pub(crate) struct Local {
     pub root: Arc<HostRoot>,
+    /// Persistent volumes of type local that are devices.
+    pub devices: Devices,
 }
+
+/// The directory of persistent volumes of type local below a pod's `volumeDevices`, and below the agent's `plugins`.
+const LOCAL: &str = "kubernetes.io~local-volume";
 
 impl Plugin for Local {
     fn takes(&self, _volume: &Volume, _claimed: Option<&Claimed>) -> bool {
@@ -31,8 +38,8 @@ impl Plugin for Local {
     }
 
     /// Files and what is mounted at them go with the pod's directory.
-    fn tear_down<'a>(&'a self, _left: &'a Left) -> BoxFuture<'a, Result<(), VolumeError>> {
-        std::future::ready(Ok(())).boxed()
+    fn tear_down<'a>(&'a self, left: &'a Left) -> BoxFuture<'a, Result<(), VolumeError>> {
+        std::future::ready(if left.is_device { self.unmap(&left.dir) } else { Ok(()) }).boxed()
     }
 }
 
@@ -40,8 +47,41 @@ impl Local {
     fn place(&self, request: &Request<'_>) -> Result<PodPath, VolumeError> {
         match request.claimed.map(|claimed| &claimed.source) {
             Some(Source::Path(source)) => check_host_path(&self.root, source),
+            Some(Source::Device { path }) => self.map(request, path),
             Some(Source::Csi(_) | Source::Flex(_)) | None => set_up(&self.root, request.dirs, request.volume, request.content),
         }
+    }
+}
+
+impl Local {
+    /// Where the device of a volume is bound for its pods, in upstream's place; `pod` is a pod's directory.
+    fn global(pod: &PodPath, name: &str) -> Result<PodPath, PathError> {
+        let dir = pod.parent().and_then(|pods| pods.parent()).unwrap_or_else(|| pod.clone());
+        dir.join("plugins")?.join(LOCAL)?.join("volumeDevices")?.join(name)
+    }
+
+    fn map(&self, request: &Request<'_>, path: &str) -> Result<PodPath, VolumeError> {
+        let name = request.claimed.map_or(&request.volume.name, |claimed| &claimed.volume);
+        let map = Map::new(request.dirs, &Self::global(&request.dirs.pod, name)?, LOCAL, name)?;
+        if request.mounted.is_none() {
+            let device = self.root.parse(path)?;
+            self.devices.announce(&map, &device)?;
+            self.devices.map(&map, &device)?;
+        }
+        Ok(map.place)
+    }
+
+    fn unmap(&self, link: &PodPath) -> Result<(), VolumeError> {
+        let name = link.name().unwrap_or_default();
+        let pod = link.parent().and_then(|kind| kind.parent()?.parent()).unwrap_or_else(|| link.clone());
+        let global = Self::global(&pod, name)?;
+        let map = Map { place: global.join(pod.name().unwrap_or_default())?, link: link.clone() };
+        self.devices.unmap(&map)?;
+        self.devices.forget(&map)?;
+        if self.root.read_dir(&global)?.is_empty() {
+            self.root.remove_dir(&global)?;
+        }
+        Ok(())
     }
 }
 
@@ -85,7 +125,8 @@ fn set_up(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Content<'_
         if volume.config_map.is_none() && !root.os().is_windows() {
             keep_off_the_disk(root, &path)?;
         }
-        root.write_volume(&path, &files)?;
+        let readers = (volume.config_map.is_none() && root.os().is_windows()).then(|| readers(content.pod));
+        root.write_volume(&path, &files, readers.as_ref())?;
     }
     Ok(path)
 }
@@ -99,6 +140,26 @@ fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> 
         root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
     }
     Ok(())
+}
+
+/// Who may read a pod's Secrets and tokens on a Windows node: the accounts of containers and of IIS' workers, those of the system that the
+/// pod names, and all users where it names an account that only its image knows.
+fn readers(pod: &Pod) -> BTreeSet<Reader> {
+    let mut readers = BTreeSet::from([Reader::ContainerAdministrator, Reader::ContainerUser, Reader::WebServer]);
+    let Some(spec) = &pod.spec else { return readers };
+    let of_pod = spec.security_context.iter().filter_map(|context| context.windows_options.as_ref());
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let of_containers = containers.filter_map(|container| container.security_context.as_ref()?.windows_options.as_ref());
+    for name in of_pod.chain(of_containers).filter_map(|options| options.run_as_user_name.as_deref()) {
+        let name = name.to_lowercase();
+        readers.extend(match name.rsplit('\\').next().unwrap_or_default() {
+            "" | "system" | "containeradministrator" | "containeruser" => None,
+            "local service" | "localservice" => Some(Reader::LocalService),
+            "network service" | "networkservice" => Some(Reader::NetworkService),
+            _ => Some(Reader::Users),
+        });
+    }
+    readers
 }
 
 /// A memory file system for what must not reach a disk, as upstream has it. A directory with content of an earlier agent's stays what it is.
@@ -162,4 +223,27 @@ pub(super) fn owner_of(pod: &Pod, writable: bool) -> Option<GroupOwner> {
     let group = u32::try_from(context.fs_group?).ok()?;
     let only_on_mismatch = context.fs_group_change_policy.as_deref() == Some("OnRootMismatch");
     Some(GroupOwner { group, writable, only_on_mismatch })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_read_by_the_accounts_that_the_pod_names() {
+        let usual = [Reader::ContainerAdministrator, Reader::ContainerUser, Reader::WebServer];
+        let with = |more: &[Reader]| usual.iter().chain(more).copied().collect::<BTreeSet<_>>();
+        let of = |pod: &str, container: &str| {
+            let options = |name: &str| json!({"windowsOptions": {"runAsUserName": name}});
+            let spec = json!({"securityContext": options(pod), "containers": [{"name": "c", "securityContext": options(container)}]});
+            readers(&serde_json::from_value(json!({"spec": spec})).unwrap())
+        };
+        assert_eq!(readers(&Pod::default()), with(&[]));
+        assert_eq!(of("ContainerUser", r"User Manager\ContainerAdministrator"), with(&[]));
+        assert_eq!(of(r"NT AUTHORITY\SYSTEM", r"NT AUTHORITY\NETWORK SERVICE"), with(&[Reader::NetworkService]));
+        assert_eq!(of(r"nt authority\local service", "ContainerUser"), with(&[Reader::LocalService]));
+        assert_eq!(of("ContainerUser", "imageuser"), with(&[Reader::Users]));
+    }
 }

@@ -24,8 +24,9 @@ pub(crate) struct Request<'a> {
 
 /// What is left of a volume when its pod ends, as its directory says: the agent may not have made it.
 pub(crate) struct Left {
-    /// `…/pods/UID/volumes/KIND/NAME`.
+    /// `…/pods/UID/volumes/KIND/NAME`, or of a device the link `…/pods/UID/volumeDevices/KIND/NAME`.
     pub dir: PodPath,
+    pub is_device: bool,
 }
 
 /// One kind of volumes.

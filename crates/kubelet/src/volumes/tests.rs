@@ -5,20 +5,22 @@ use serde_json::json;
 use thiserror_ext::AsReport as _;
 
 use super::*;
+use crate::bundles::Trusted;
 use crate::claims::Claims;
 use crate::env::Facts;
 use crate::sources::{Data, Fetched, Kind};
 
-struct Fixture {
-    dir: tempfile::TempDir,
-    root: Arc<HostRoot>,
+pub(super) struct Fixture {
+    pub dir: tempfile::TempDir,
+    pub root: Arc<HostRoot>,
     sources: Fetched,
     tokens: Tokens,
+    trusted: Trusted,
     facts: Facts,
     claims: Claims,
 }
 
-fn fixture() -> Fixture {
+pub(super) fn fixture() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let c = dir.path().join("c");
     std::fs::create_dir(&c).unwrap();
@@ -33,22 +35,22 @@ fn fixture() -> Fixture {
         ((Kind::ConfigMap, "kube-root-ca.crt".into()), data(&[("ca.crt", "CA")])),
     ]);
     let tokens = Tokens::from([((String::new(), 3607), "jwt".to_owned())]);
-    Fixture { dir, root, sources, tokens, facts: Facts::default(), claims: Claims::new() }
+    Fixture { dir, root, sources, tokens, trusted: Trusted::default(), facts: Facts::default(), claims: Claims::new() }
 }
 
-fn pod(volumes: serde_json::Value) -> Pod {
+pub(super) fn pod(volumes: serde_json::Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u1"},
         "spec": {"containers": [], "volumes": volumes}}))
     .unwrap()
 }
 
 impl Fixture {
-    fn dirs(&self, pod: &Pod) -> PodDirs {
+    pub fn dirs(&self, pod: &Pod) -> PodDirs {
         PodDirs::new(&self.root, &self.root.parse("/var/lib/kubelet").unwrap(), pod).unwrap()
     }
 
-    fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {
-        let content = Content { pod, sources: &self.sources, tokens: &self.tokens, facts: &self.facts, claims: &self.claims };
+    pub fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {
+        let content = Content { pod, sources: &self.sources, tokens: &self.tokens, trusted: &self.trusted, facts: &self.facts, claims: &self.claims };
         let mut places = Places::new();
         let ends = CancellationToken::new();
         let done = futures::executor::block_on(self.volumes().set_up(&self.dirs(pod), pod, &content, &mut places, &ends));
@@ -95,7 +97,7 @@ fn the_pod_s_group_may_read_its_files() {
     let mut p = pod(json!([{"name": "s", "secret": {"secretName": "s", "defaultMode": 256}}]));
     let volume = p.spec.clone().unwrap().volumes.unwrap().remove(0);
     let files = |p: &Pod| {
-        let content = Content { pod: p, sources: &f.sources, tokens: &f.tokens, facts: &f.facts, claims: &f.claims };
+        let content = Content { pod: p, sources: &f.sources, tokens: &f.tokens, trusted: &f.trusted, facts: &f.facts, claims: &f.claims };
         let mut files = content.files(&volume).unwrap();
         content.give_to_group(&mut files);
         files.into_values().map(|file| (file.mode, file.group)).collect::<Vec<_>>()
@@ -150,7 +152,7 @@ fn sub_paths_pass_no_link() {
         let source = |i: usize, sub: &str| {
             let volume = &volumes[i];
             let mount = MountOf { volume, path: &places[&volume.name], container: "c", index: i };
-            mount_source(&f.root, &dirs, &mount, sub).map(|p| p.to_string()).map_err(|e| e.to_report_string())
+            mount_source(&f.root, &dirs, &mount, sub).map(|(path, _)| path.to_string()).map_err(|e| e.to_report_string())
         };
         assert!(source(0, "a/b").unwrap().ends_with(r"\u1\volume-subpaths\e\c\0"));
         assert!(source(0, "../x").is_err());

@@ -2,6 +2,7 @@
 
 use host::{HostError, PathError};
 
+use crate::bundles::BundleError;
 use crate::claims::ClaimError;
 use crate::cri_config::SecurityError;
 use crate::env::EnvError;
@@ -18,6 +19,8 @@ pub(super) enum MountError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error(transparent)]
+    Bundle(#[from] BundleError),
+    #[error(transparent)]
     Token(#[from] TokenError),
     #[error(transparent)]
     Claim(#[from] ClaimError),
@@ -27,7 +30,10 @@ pub(super) enum MountError {
 
 impl MountError {
     pub(super) fn reason(&self) -> &'static str {
-        "FailedMount"
+        match self {
+            MountError::SetUp(error) => error.reason(),
+            _ => "FailedMount",
+        }
     }
 }
 
@@ -103,6 +109,10 @@ pub(super) enum ConfigError {
     ImageMissing { volume: String, image: String },
     #[error("volume {volume:?} of a volumeMount is not among the pod's volumes")]
     VolumeMissing { volume: String },
+    #[error("cannot find volume {volume:?} to pass into container {container:?}")]
+    DeviceMissing { volume: String, container: String },
+    #[error("error DevicePath `{0}` must be an absolute path")]
+    RelativeDevice(String),
     #[error("subPathExpr {expression:?} names the variable {variable:?}, which is not set")]
     SubPathExpression { expression: String, variable: String },
     #[error("error SubPath `{0}` must not be an absolute path")]

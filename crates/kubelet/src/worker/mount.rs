@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::errors::MountError;
 use super::site::Site;
 use super::{Note, Worker};
+use crate::bundles::Trusted;
 use crate::claims::{self, Claims};
 use crate::env::Facts;
 use crate::pod::{Event, Outcome};
@@ -64,6 +65,7 @@ impl Job {
         let Site { agent, pod, .. } = &self.site;
         let (objects, tokens) = volumes::references(pod);
         let sources = self.site.fetch(objects).await?;
+        let trusted = if volumes::wants_bundles(pod) { agent.bundles.get(&self.site.uid).await? } else { Trusted::default() };
         let tokens = agent.tokens.get(pod, &tokens, Timestamp::now()).await?;
         let claims = match self.claims.take() {
             Some(known) => known,
@@ -73,7 +75,7 @@ impl Job {
             }
         };
         let claims = &*self.claims.insert(claims);
-        let content = Content { pod, sources: &sources, tokens: &tokens, facts: &self.facts, claims };
+        let content = Content { pod, sources: &sources, tokens: &tokens, trusted: &trusted, facts: &self.facts, claims };
         Ok(agent.volumes.set_up(&self.dirs, pod, &content, &mut self.places, &self.ends).await?)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cluster::EventType;
 use cri::v1;
-use host::PodPath;
+use host::{Hold, PodPath};
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use kube_rules::{expand, static_pod};
 use thiserror_ext::AsReport as _;
@@ -73,12 +73,14 @@ impl Worker {
             let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
             self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config) = self.configs(c, &start, &usage, environment.vars, &images)?;
+        let (config, sandbox_config, holds) = self.configs(c, &start, &usage, environment.vars, &images)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
         let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
         let request = v1::StartContainerRequest { container_id: id.clone() };
         self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;
+        // Nobody exchanges a sub-path before the runtime has mounted it.
+        drop(holds);
         self.event(Some(&c.name), EventType::Normal, "Started", format!("Container started: {}", c.name));
         Ok(id)
     }
@@ -109,15 +111,16 @@ impl Worker {
         image: &ImageUse,
         env: Vec<(String, String)>,
         images: &BTreeMap<String, v1::ImageSpec>,
-    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig), ConfigError> {
+    ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig, Vec<Hold>), ConfigError> {
         let restarts = start.restarts;
-        let mounts = self.mounts(c, restarts, &env, images)?;
+        let (mounts, holds) = self.mounts(c, restarts, &env, images)?;
         let logs = self.dirs.logs.join(&c.name)?;
         self.agent.root.create_dir_all(&logs, 0o755)?;
-        let side = ContainerSide { image, restarts, env, mounts, target: self.debugged(&c.name)? };
+        let devices = self.devices(c)?;
+        let side = ContainerSide { image, restarts, env, mounts, devices, target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;
         let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs);
-        Ok((config, sandbox))
+        Ok((config, sandbox, holds))
     }
 
     /// The running container whose processes an ephemeral container wants to see.
@@ -187,10 +190,10 @@ impl Worker {
         restarts: u32,
         vars: &[(String, String)],
         images: &BTreeMap<String, v1::ImageSpec>,
-    ) -> Result<Vec<v1::Mount>, ConfigError> {
+    ) -> Result<(Vec<v1::Mount>, Vec<Hold>), ConfigError> {
         let os = self.agent.side.os;
         let all = self.state.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-        let mut out = Vec::new();
+        let (mut out, mut holds) = (Vec::new(), Vec::new());
         for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
             if let Some(image) = images.get(&m.name) {
                 if !sub_path(m, vars)?.is_empty() {
@@ -206,7 +209,8 @@ impl Worker {
             };
             let sub_path = sub_path(m, vars)?;
             let mount = MountOf { volume, path: place, container: &c.name, index };
-            let source = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
+            let (source, hold) = volumes::mount_source(&self.agent.root, &self.dirs, &mount, &sub_path)?;
+            holds.push(hold);
             let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
             let claimed_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
             let mut shown = cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true));
@@ -214,6 +218,25 @@ impl Worker {
             out.push(shown);
         }
         self.own_mounts(c, restarts, &mut out)?;
+        Ok((out, holds))
+    }
+
+    /// The devices of volumes that the container is given (upstream: `makeBlockVolumes`).
+    fn devices(&self, c: &Container) -> Result<Vec<v1::Device>, ConfigError> {
+        let volumes = || self.state.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let mut out = Vec::new();
+        for device in c.volume_devices.iter().flatten() {
+            if !device.device_path.starts_with('/') {
+                return Err(ConfigError::RelativeDevice(device.device_path.clone()));
+            }
+            let Some(place) = self.places.get(&device.name) else {
+                return Err(ConfigError::DeviceMissing { volume: device.name.clone(), container: c.name.clone() });
+            };
+            let claim = volumes().find(|volume| volume.name == device.name).and_then(|volume| volume.persistent_volume_claim.as_ref());
+            let permissions = if claim.and_then(|claim| claim.read_only) == Some(true) { "r" } else { "mrw" };
+            let (host_path, container_path) = (place.to_string(), device.device_path.clone());
+            out.push(v1::Device { container_path, host_path, permissions: permissions.to_owned() });
+        }
         Ok(out)
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use test_lab::csi::{Driver, Options};
+use test_lab::csi::{Driver, Options, block_device};
 use tonic::Code;
 
 use crate::common::World;
@@ -44,16 +44,23 @@ impl World {
         Api::<CSIDriver>::all(self.admin()).create(&PostParams::default(), &object).await.unwrap();
     }
 
-    /// A volume, and a claim that is bound to it, both called `name`.
+    /// A volume of the driver, and a claim that is bound to it, both called `name`.
     async fn claim(&self, name: &str, csi: Value) {
         let mut source = json!({"driver": NAME, "volumeHandle": format!("handle-{name}"), "fsType": "ext4"});
         csi.as_object().unwrap().iter().for_each(|(key, value)| source[key] = value.clone());
+        self.claim_of(name, json!({"csi": source, "mountOptions": ["noatime"]})).await;
+    }
+
+    /// A claim, and a volume that is bound to it, both called `name`.
+    async fn claim_of(&self, name: &str, spec: Value) {
+        let mode = spec.get("volumeMode").cloned().unwrap_or_else(|| "Filesystem".into());
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.admin(), "default");
         let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": name,
-            "resources": {"requests": {"storage": "1Gi"}}}});
+            "volumeMode": mode, "resources": {"requests": {"storage": "1Gi"}}}});
         let made = claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
-        let volume = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "csi": source,
-            "mountOptions": ["noatime"], "claimRef": {"namespace": "default", "name": name, "uid": made.metadata.uid}}});
+        let mut volume = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+            "claimRef": {"namespace": "default", "name": name, "uid": made.metadata.uid}}});
+        spec.as_object().unwrap().iter().for_each(|(key, value)| volume["spec"][key] = value.clone());
         Api::<PersistentVolume>::all(self.admin()).create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
         let bound = json!({"status": {"phase": "Bound"}});
         claims.patch_status(name, &PatchParams::default(), &Patch::Merge(bound)).await.unwrap();
@@ -66,6 +73,11 @@ impl World {
                 "containers": [{"name": "c", "image": "serve:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}),
         )
         .await;
+    }
+
+    async fn pod_with_device(&self, name: &str, claim: &str) {
+        let containers = json!([{"name": "c", "image": "serve:1", "volumeDevices": [{"name": "data", "devicePath": "/dev/xvda"}]}]);
+        self.pod(name, json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}], "containers": containers})).await;
     }
 
     async fn in_use(&self) -> Vec<String> {
@@ -324,4 +336,220 @@ async fn a_disk_of_a_cloud_is_mounted_by_its_driver() {
     assert_eq!(publish["target"], format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi/{}/mount", DISK.replace('/', "~")));
     world.delete("web").await;
     assert!(driver.state().published.is_empty() && driver.state().staged.is_empty());
+}
+
+/// Runs a test as one that may mount and, where its user may, open devices.
+fn with_devices(test: &str, run: impl AsyncFnOnce(World)) {
+    linux_sys::ns::in_lab(test, || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async { run(linux_world().await).await });
+    });
+}
+
+#[test]
+fn a_block_volume_is_staged_published_and_mapped() {
+    with_devices("csi::a_block_volume_is_staged_published_and_mapped", async |world| {
+        world.csi_driver(json!({"attachRequired": false, "podInfoOnMount": true})).await;
+        let driver = world.start_driver(Options::new(NAME));
+        world.registered(NAME).await;
+        let csi = json!({"driver": NAME, "volumeHandle": "handle-b", "fsType": "ext4"});
+        world.claim_of("b", json!({"csi": csi, "volumeMode": "Block"})).await;
+        world.pod_with_device("one", "b").await;
+        if std::fs::File::open(block_device()).is_err() {
+            // An agent that may not open the device says so.
+            let refused = async || {
+                world.events().await.iter().any(|e| {
+                    e.starts_with("FailedMapVolume: MapVolume.MapBlockVolume failed for volume \"b\" : cannot map the device") && e.contains("denied")
+                })
+            };
+            world.eventually("the refusal", refused).await;
+            return;
+        }
+        world.until_running("one").await;
+        let uid = world.uid("one").await;
+        let devices = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices";
+        let (stage, publish) = (driver.calls("NodeStageVolume").remove(0), driver.calls("NodePublishVolume").remove(0));
+        assert_eq!(stage["staging"], format!("{devices}/staging/b"));
+        assert_eq!((&stage["capability"], &publish["capability"]), (&json!({"mode": "SINGLE_NODE_WRITER", "block": true}), &stage["capability"]));
+        assert_eq!((&publish["staging"], &publish["target"]), (&stage["staging"], &json!(format!("{devices}/publish/b/{uid}"))));
+        assert_eq!(publish["context"]["csi.storage.k8s.io/pod.name"], "one");
+        let on_disk = |path: &str| world.drive().join(&path[1..]);
+        let data: Value = serde_json::from_slice(&std::fs::read(on_disk(&format!("{devices}/b/data/vol_data.json"))).unwrap()).unwrap();
+        assert_eq!((&data["specVolID"], &data["volumeHandle"], &data["nodeName"]), (&json!("b"), &json!("handle-b"), &json!("win01")));
+        let link = std::fs::read_link(on_disk(&format!("/var/lib/kubelet/pods/{uid}/volumeDevices/kubernetes.io~csi/b"))).unwrap();
+        assert_eq!(link.to_str().unwrap(), format!("{devices}/publish/b/{uid}"));
+        let config = world.runtime.state.lock().unwrap().named("c").remove(0).config;
+        let given = &config.devices[0];
+        assert_eq!((given.container_path.as_str(), given.permissions.as_str()), ("/dev/xvda", "mrw"));
+        assert_eq!(given.host_path, format!("{devices}/b/dev/{uid}"));
+        assert!(!config.mounts.iter().any(|mount| mount.host_path.contains("volumeDevices")));
+
+        world.pod_with_device("two", "b").await;
+        world.until_running("two").await;
+        world.delete("one").await;
+        assert_eq!((driver.calls("NodeStageVolume").len(), driver.calls("NodeUnstageVolume").len()), (1, 0));
+        world.delete("two").await;
+        assert!(driver.state().published.is_empty() && driver.state().staged.is_empty());
+        assert!(!on_disk(&format!("{devices}/b")).exists() && !on_disk(&format!("{devices}/publish/b")).exists());
+        assert!(linux_sys::mount::mounts_below(&world.drive()).unwrap().iter().all(|mount| !mount.to_string_lossy().contains("volumeDevices")));
+    });
+}
+
+#[test]
+fn the_next_agent_unmaps_what_the_last_one_mapped() {
+    with_devices("csi::the_next_agent_unmaps_what_the_last_one_mapped", async |mut world| {
+        world.csi_driver(json!({"attachRequired": false})).await;
+        let driver = world.start_driver(Options::new(NAME));
+        world.registered(NAME).await;
+        world.claim_of("b", json!({"csi": {"driver": NAME, "volumeHandle": "handle-b"}, "volumeMode": "Block"})).await;
+        if std::fs::File::open(block_device()).is_err() {
+            return;
+        }
+        world.pod_with_device("one", "b").await;
+        world.until_running("one").await;
+        world.stop_agent().await;
+        let force = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        world.pods().delete("one", &force).await.unwrap();
+        world.start_agent();
+        world.eventually("all down", async || driver.state().published.is_empty() && driver.state().staged.is_empty()).await;
+        let left = world.drive().join("var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/b");
+        world.eventually("nothing left", async || !left.exists()).await;
+    });
+}
+
+#[test]
+fn a_local_device_is_given_to_its_pod() {
+    with_devices("csi::a_local_device_is_given_to_its_pod", async |world| {
+        let node =
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}]}});
+        let of = |path: &str| json!({"local": {"path": path}, "nodeAffinity": node, "volumeMode": "Block"});
+        world.claim_of("file", of("/etc")).await;
+        world.pod_with_device("wrong", "file").await;
+        let refused = "FailedMapVolume: MapVolume.MapBlockVolume failed for volume \"file\" : cannot map the device /etc: it is no block device";
+        world.until_event(refused).await;
+        if std::fs::File::open(block_device()).is_err() {
+            return;
+        }
+        std::fs::create_dir_all(world.drive().join("dev")).unwrap();
+        std::fs::write(world.drive().join("dev/disk0"), "").unwrap();
+        linux_sys::mount::bind(&block_device(), &world.drive().join("dev/disk0")).unwrap();
+        std::os::unix::fs::symlink("dev/disk0", world.drive().join("by-id")).unwrap();
+        world.claim_of("disk", of("/by-id")).await;
+        world.pod_with_device("right", "disk").await;
+        world.until_running("right").await;
+        let uid = world.uid("right").await;
+        let place = format!("/var/lib/kubelet/plugins/kubernetes.io~local-volume/volumeDevices/disk/{uid}");
+        let given = world.runtime.state.lock().unwrap().named("c").remove(0).config.devices.remove(0);
+        assert_eq!((given.host_path, given.container_path.as_str()), (place.clone(), "/dev/xvda"));
+        world.delete("right").await;
+        assert!(!world.drive().join(&place[1..]).parent().unwrap().exists());
+        assert!(world.drive().join("dev/disk0").exists());
+    });
+}
+
+#[tokio::test]
+async fn a_driver_that_wants_it_is_asked_again() {
+    let mut world = World::new().await;
+    world.os = NodeOs::Linux;
+    std::fs::create_dir_all(world.drive().join("etc")).unwrap();
+    world.polls.pod = std::time::Duration::from_millis(300);
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.csi_driver(json!({"attachRequired": false, "requiresRepublish": true, "tokenRequests": [{"audience": "vault"}]})).await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    world.claim("v", json!({})).await;
+    world.pod_with_claim("web", "v").await;
+    world.until_running("web").await;
+    world.eventually("asked again", async || driver.calls("NodePublishVolume").len() >= 3).await;
+    let calls = driver.calls("NodePublishVolume");
+    assert!(calls.iter().all(|call| call["target"] == calls[0]["target"] && call["context"].to_string().contains("vault")), "{calls:?}");
+    assert_eq!(driver.calls("NodeStageVolume").len(), 1, "it stays staged");
+    // What fails then is told, and the pod keeps its volume and its container.
+    driver.fail("NodePublishVolume", 1, Code::Internal, "vault is sealed");
+    world.until_event("FailedMount: MountVolume.SetUp failed for volume \"v\" : rpc error: code = Internal desc = vault is sealed").await;
+    world.eventually("asked once more", async || driver.calls("NodePublishVolume").len() > calls.len() + 1).await;
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 1);
+    assert!(driver.calls("NodeUnpublishVolume").is_empty());
+    world.delete("web").await;
+    assert!(driver.state().published.is_empty() && driver.state().staged.is_empty());
+
+    // Without that wish it is asked once, however often the pod is looked at.
+    let drivers: Api<CSIDriver> = Api::all(world.admin());
+    drivers.delete(NAME, &DeleteParams::default()).await.unwrap();
+    world.csi_driver(json!({"attachRequired": false})).await;
+    let before = driver.calls("NodePublishVolume").len();
+    world.claim("w", json!({})).await;
+    world.pod_with_claim("plain", "w").await;
+    world.until_running("plain").await;
+    world.config_map("other", json!({})).await;
+    tokio::time::sleep(3 * world.polls.pod).await;
+    assert_eq!(driver.calls("NodePublishVolume").len(), before + 1);
+}
+
+/// Everything that is logged in this thread, with every field.
+#[derive(Clone, Default)]
+struct Logged(std::sync::Arc<std::sync::Mutex<String>>);
+
+impl tracing::field::Visit for Logged {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        use std::fmt::Write as _;
+        let _ = write!(self.0.lock().unwrap(), "{field}={value:?} ");
+    }
+}
+
+impl tracing::Subscriber for Logged {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        span.record(&mut self.clone());
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        values.record(&mut self.clone());
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Drivers, and agents at high levels of logging, wrote down what was for a driver alone: also CVE-2019-11250, CVE-2020-8563 to -8566.
+#[tokio::test]
+async fn cve_2024_3744_2023_2878_no_log_and_no_event_shows_tokens_or_secrets() {
+    let logged = Logged::default();
+    let _guard = tracing::subscriber::set_default(logged.clone());
+    tracing::debug!("logging is seen");
+    let world = linux_world().await;
+    world.csi_driver(json!({"attachRequired": false, "tokenRequests": [{"audience": "vault"}]})).await;
+    let driver = world.start_driver(Options::new(NAME));
+    world.registered(NAME).await;
+    world.secret("s", json!({"password": "do-not-tell"})).await;
+    let secret = json!({"name": "s", "namespace": "default"});
+    world.claim("v", json!({"nodeStageSecretRef": secret, "nodePublishSecretRef": secret})).await;
+    driver.fail("NodeStageVolume", 1, Code::Internal, "no medium");
+    driver.fail("NodePublishVolume", 1, Code::Internal, "no way");
+    world.pod_with_claim("web", "v").await;
+    world.until_running("web").await;
+    let publish = driver.calls("NodePublishVolume").remove(0);
+    assert_eq!(publish["secrets"]["password"], "do-not-tell");
+    let tokens: Value = serde_json::from_str(publish["context"]["csi.storage.k8s.io/serviceAccount.tokens"].as_str().unwrap()).unwrap();
+    let signature = tokens["vault"]["token"].as_str().unwrap().rsplit('.').next().unwrap().to_owned();
+    driver.fail("NodeUnpublishVolume", 1, Code::Internal, "busy");
+    world.delete("web").await;
+    let (log, events) = (logged.0.lock().unwrap().clone(), world.events().await.join("\n"));
+    assert!(log.contains("logging is seen") && events.contains("no medium"), "nothing was seen");
+    for hidden in ["do-not-tell", &signature] {
+        assert!(!log.contains(hidden), "the log shows {hidden}");
+        assert!(!events.contains(hidden), "an event shows {hidden}");
+    }
 }

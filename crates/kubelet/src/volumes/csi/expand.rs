@@ -10,7 +10,7 @@ use kube_rules::Quantity;
 use serde_json::json;
 
 use super::source::CsiVolume;
-use super::{Csi, CsiError, GLOBAL};
+use super::{Csi, CsiError};
 use crate::volumes::plugin::Request;
 
 /// What is left for the node to do.
@@ -49,8 +49,9 @@ impl Csi {
         let claim = claims.get(&claimed.claim).await.map_err(failed)?;
         let found = volumes.get(&claimed.volume).await.map_err(failed)?;
         let Some(bytes) = wanted(&found, &claim) else { return Ok(()) };
-        let access = Access::Mount { fs_type: volume.fs_type.clone(), options: volume.options.clone(), group: None };
-        let staging = if can.stages { self.staged_dir(&volume.driver, &volume.handle)?.join(GLOBAL)?.to_string() } else { String::new() };
+        let mount = || Access::Mount { fs_type: volume.fs_type.clone(), options: volume.options.clone(), group: None };
+        let access = if volume.block { Access::Block } else { mount() };
+        let staging = if can.stages { self.staging(volume)?.to_string() } else { String::new() };
         let request = NodeExpandVolumeRequest {
             volume_id: volume.handle.clone(),
             volume_path: place.to_string(),
@@ -63,7 +64,7 @@ impl Csi {
         let has = self.driver(&volume.driver)?.expand(request).await.map_err(CsiError::Expand)?;
         let patch = grown(&claim, if has > 0 { has } else { bytes });
         claims.patch_status(&claimed.claim, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(failed)?;
-        tracing::info!(volume = claimed.volume, bytes, "the file system of a volume has grown");
+        tracing::info!(volume = claimed.volume, bytes, "a volume has grown");
         Ok(())
     }
 }

@@ -21,12 +21,12 @@ use crate::volumes::plugin::Request;
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// A volume on its way to a pod.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     pod: &'a Pod,
-    volume: &'a CsiVolume,
+    pub volume: &'a CsiVolume,
     object: Option<DriverRow>,
-    driver: csi::Driver,
-    can: Capabilities,
+    pub driver: csi::Driver,
+    pub can: Capabilities,
     /// What the attacher has to say to the driver.
     context: BTreeMap<String, String>,
 }
@@ -35,7 +35,8 @@ impl Work<'_> {
     /// What is asked of the volume.
     fn capability(&self) -> VolumeCapability {
         let group = owner_of(self.pod, true).map(|owner| i64::from(owner.group)).filter(|_| self.can.mount_group);
-        let access = Access::Mount { fs_type: self.volume.fs_type.clone(), options: self.volume.options.clone(), group };
+        let mount = || Access::Mount { fs_type: self.volume.fs_type.clone(), options: self.volume.options.clone(), group };
+        let access = if self.volume.block { Access::Block } else { mount() };
         csi::volume_capability(access, csi::access_mode(self.volume.access_mode(), self.can))
     }
 }
@@ -46,25 +47,18 @@ impl Csi {
         let inline = CsiVolume::inline(request.pod, request.volume)?;
         let volume = match request.claimed.map(|claimed| &claimed.source) {
             Some(Source::Csi(volume)) => Some(&**volume),
-            Some(Source::Path(_) | Source::Flex(_)) | None => inline.as_ref(),
+            Some(Source::Path(_) | Source::Device { .. } | Source::Flex(_)) | None => inline.as_ref(),
         };
         let Some(volume) = volume else { return Err(CsiError::NoDriver(String::new())) };
         if volume.block {
-            return Err(CsiError::Block);
+            return self.map(request, volume).await;
         }
         let place = request.dirs.volume(DIRECTORY, &volume.name)?.join(MOUNT)?;
-        let object = self.objects.get(&volume.driver).await?;
-        let again = request.mounted.is_some();
-        if again && !object.as_ref().is_some_and(|object| object.republishes) {
+        let Some(work) = self.work(request, volume).await? else {
             self.expand(request, volume, &place).await?;
             return Ok(place);
-        }
-        check_mode(volume, object.as_ref())?;
-        let attaches = !volume.ephemeral && object.as_ref().is_none_or(|object| object.attaches);
-        let context = if attaches { self.attached(volume, request.ends).await? } else { self.never_attached(volume) };
-        let driver = self.driver(&volume.driver)?;
-        let can = driver.capabilities().await?;
-        let work = Work { pod: request.pod, volume, object, driver, can, context };
+        };
+        let (again, can) = (request.mounted.is_some(), work.can);
         let held = self.hold(&volume.unique_name()).await;
         if !volume.ephemeral {
             self.stage(&work).await?;
@@ -76,18 +70,57 @@ impl Csi {
             let given = tokio::task::spawn_blocking(move || root.give_to_group(&place, owner)).await;
             given.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
         }
-        let uid = request.pod.metadata.uid.clone().unwrap_or_default();
-        let mounted = Mounted {
-            driver: volume.driver.clone(),
-            handle: volume.handle.clone(),
-            path: place.clone(),
-            claim: request.claimed.map(|claimed| claimed.claim.clone()),
-            can,
-        };
-        self.mounted().insert((uid, request.volume.name.clone()), mounted);
+        self.note_mounted(request, &work, &place);
         drop(held);
         self.expand(request, volume, &place).await?;
         Ok(place)
+    }
+
+    /// What there is to do for a volume that is attached; None when it is mounted and its driver does not want to be asked again.
+    pub(super) async fn work<'a>(&self, request: &Request<'a>, volume: &'a CsiVolume) -> Result<Option<Work<'a>>, CsiError> {
+        let object = self.objects.get(&volume.driver).await?;
+        if request.mounted.is_some() && !object.as_ref().is_some_and(|object| object.republishes) {
+            return Ok(None);
+        }
+        check_mode(volume, object.as_ref())?;
+        let attaches = !volume.ephemeral && object.as_ref().is_none_or(|object| object.attaches);
+        let context = if attaches { self.attached(volume, request.ends).await? } else { self.never_attached(volume) };
+        let driver = self.driver(&volume.driver)?;
+        let can = driver.capabilities().await?;
+        Ok(Some(Work { pod: request.pod, volume, object, driver, can, context }))
+    }
+
+    /// Notes that a volume is at a place for a pod.
+    pub(super) fn note_mounted(&self, request: &Request<'_>, work: &Work<'_>, place: &PodPath) {
+        let uid = request.pod.metadata.uid.clone().unwrap_or_default();
+        let mounted = Mounted {
+            driver: work.volume.driver.clone(),
+            handle: work.volume.handle.clone(),
+            path: place.clone(),
+            staging: self.staging(work.volume).ok().filter(|_| work.can.stages && !work.volume.ephemeral),
+            claim: request.claimed.map(|claimed| claimed.claim.clone()),
+            can: work.can,
+        };
+        self.mounted().insert((uid, request.volume.name.clone()), mounted);
+    }
+
+    /// Where a volume is staged.
+    pub(super) fn staging(&self, volume: &CsiVolume) -> Result<PodPath, CsiError> {
+        if volume.block {
+            return self.staged_device(&volume.name);
+        }
+        Ok(self.staged_dir(&volume.driver, &volume.handle)?.join(GLOBAL)?)
+    }
+
+    pub(super) async fn stage_request(&self, work: &Work<'_>, staging: &PodPath) -> Result<NodeStageVolumeRequest, CsiError> {
+        Ok(NodeStageVolumeRequest {
+            volume_id: work.volume.handle.clone(),
+            publish_context: work.context.clone(),
+            staging_target_path: staging.to_string(),
+            volume_capability: Some(work.capability()),
+            secrets: self.secrets(work.volume.stage_secret.as_ref()).await?,
+            volume_context: work.volume.attributes.clone(),
+        })
     }
 
     /// A volume that nobody attaches is not reported as in use.
@@ -104,18 +137,10 @@ impl Csi {
         if !work.can.stages || self.fresh().contains(&volume.unique_name()) {
             return Ok(());
         }
-        let secrets = self.secrets(volume.stage_secret.as_ref()).await?;
+        let request = self.stage_request(work, &staging).await?;
         let first = self.load(&dir)?.is_none();
         self.root.create_dir_all(&staging, 0o750)?;
         self.save(&dir, &VolumeData { driver: volume.driver.clone(), handle: volume.handle.clone(), ..VolumeData::default() })?;
-        let request = NodeStageVolumeRequest {
-            volume_id: volume.handle.clone(),
-            publish_context: work.context.clone(),
-            staging_target_path: staging.to_string(),
-            volume_capability: Some(work.capability()),
-            secrets,
-            volume_context: volume.attributes.clone(),
-        };
         if let Err(error) = work.driver.stage(request).await {
             self.undo(&error, first, &dir, GLOBAL);
             return Err(CsiError::Stage(error));
@@ -137,15 +162,7 @@ impl Csi {
     async fn publish(&self, work: &Work<'_>, place: &PodPath) -> Result<(), CsiError> {
         let volume = work.volume;
         let dir = place.parent().unwrap_or_else(|| place.clone());
-        let mut secrets = self.secrets(volume.publish_secret.as_ref()).await?;
-        let mut attributes = volume.attributes.clone();
-        if let Some(object) = &work.object {
-            if object.wants_pod_info {
-                attributes.extend(pod_info(work.pod, volume));
-            }
-            let tokens = self.pod_tokens(work.pod, object).await?;
-            if object.secret_tokens { secrets.extend(tokens) } else { attributes.extend(tokens) }
-        }
+        let request = self.publish_request(work, &self.staging(volume)?, place).await?;
         let first = self.load(&dir)?.is_none();
         self.save(
             &dir,
@@ -158,20 +175,32 @@ impl Csi {
                 mode: volume.mode().to_owned(),
             },
         )?;
-        let staging = self.staged_dir(&volume.driver, &volume.handle)?.join(GLOBAL)?;
-        let request = NodePublishVolumeRequest {
+        work.driver.publish(request).await.map_err(|error| {
+            self.undo(&error, first, &dir, MOUNT);
+            error.into()
+        })
+    }
+
+    pub(super) async fn publish_request(&self, work: &Work<'_>, staging: &PodPath, target: &PodPath) -> Result<NodePublishVolumeRequest, CsiError> {
+        let volume = work.volume;
+        let mut secrets = self.secrets(volume.publish_secret.as_ref()).await?;
+        let mut attributes = volume.attributes.clone();
+        if let Some(object) = &work.object {
+            if object.wants_pod_info {
+                attributes.extend(pod_info(work.pod, volume));
+            }
+            let tokens = self.pod_tokens(work.pod, object).await?;
+            if object.secret_tokens { secrets.extend(tokens) } else { attributes.extend(tokens) }
+        }
+        Ok(NodePublishVolumeRequest {
             volume_id: volume.handle.clone(),
             publish_context: work.context.clone(),
             staging_target_path: if work.can.stages && !volume.ephemeral { staging.to_string() } else { String::new() },
-            target_path: place.to_string(),
+            target_path: target.to_string(),
             volume_capability: Some(work.capability()),
             readonly: volume.read_only,
             secrets,
             volume_context: attributes,
-        };
-        work.driver.publish(request).await.map_err(|error| {
-            self.undo(&error, first, &dir, MOUNT);
-            error.into()
         })
     }
 
@@ -244,7 +273,7 @@ impl Csi {
 
     /// Takes down volumes that are staged for no pod, as an agent leaves them that ended between two steps. Returns whether none is left.
     pub(crate) async fn sweep(&self) -> Result<bool, CsiError> {
-        let mut all = true;
+        let mut all = self.sweep_devices().await?;
         for (_, data) in self.staged()? {
             let _held = self.hold(&kube_rules::csi::unique_name(&data.driver, &data.handle)).await;
             match self.unstage(&data).await {

@@ -3,10 +3,11 @@
 use csi::v1::NodeGetVolumeStatsRequest;
 use csi::v1::{NodeGetVolumeStatsResponse, volume_usage::Unit};
 use futures::future::join_all;
+use host::PodPath;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Csi, GLOBAL, Mounted};
+use super::{Csi, Mounted};
 
 /// What the summary says of one volume (upstream: `VolumeStats`).
 fn shown(name: &str, claim: Option<(&str, &str)>, answer: &NodeGetVolumeStatsResponse, time: &str) -> Value {
@@ -35,8 +36,7 @@ impl Csi {
             self.mounted().iter().filter(|((pod, _), _)| pod == uid).map(|((_, name), mounted)| (name.clone(), mounted.clone())).collect();
         let works = of_pod.into_iter().filter(|(_, mounted)| mounted.can.stats).map(|(name, mounted)| async move {
             let driver = self.driver(&mounted.driver).ok()?;
-            let staged = self.staged_dir(&mounted.driver, &mounted.handle).ok()?.join(GLOBAL).ok()?;
-            let staging_target_path = if mounted.can.stages && mounted.claim.is_some() { staged.to_string() } else { String::new() };
+            let staging_target_path = mounted.staging.as_ref().map(PodPath::to_string).unwrap_or_default();
             let request = NodeGetVolumeStatsRequest { volume_id: mounted.handle.clone(), volume_path: mounted.path.to_string(), staging_target_path };
             let now = Timestamp::now();
             let answer = driver.stats(request).await;

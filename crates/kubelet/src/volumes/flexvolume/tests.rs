@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::bundles::Trusted;
 use crate::claims::Claims;
 use crate::env::Facts;
 use crate::sources::Fetched;
@@ -65,7 +66,7 @@ impl Node {
     async fn set_up(&self, volumes: &Volumes) -> Result<String, String> {
         use thiserror_ext::AsReport as _;
         let (pod, sources, tokens, claims, facts) = (pod(), Fetched::new(), Tokens::new(), Claims::new(), Facts::default());
-        let content = Content { pod: &pod, sources: &sources, tokens: &tokens, claims: &claims, facts: &facts };
+        let content = Content { pod: &pod, sources: &sources, tokens: &tokens, trusted: &Trusted::default(), claims: &claims, facts: &facts };
         let mut places = Places::new();
         let done = volumes.set_up(&self.dirs(), &pod, &content, &mut places, &CancellationToken::new()).await;
         done.map(|()| places["v"].to_string()).map_err(|error| error.to_report_string())
