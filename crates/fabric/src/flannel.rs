@@ -97,7 +97,8 @@ impl Announcement {
             None => Self::None,
             Some("vxlan") => vxlan(get("backend-data").unwrap_or_default(), get("public-ip")).unwrap_or_else(Self::Bad),
             Some(HOST_GATEWAY) => host_gateway(get("public-ip"), get("public-ipv6")).unwrap_or_else(Self::Bad),
-            Some(other) => Self::Other(other.chars().take(40).collect()),
+            // Shown in logs and Events, where a line end or a colour of somebody's choice has no place.
+            Some(other) => Self::Other(other.chars().filter(|letter| !letter.is_control()).take(40).collect()),
         }
     }
 }
@@ -188,6 +189,7 @@ mod tests {
         assert_eq!(read("host-gw", "null", "192.0.2.1"), Announcement::HostGateway { public_ip: "192.0.2.1".parse().ok(), public_ipv6: None });
         assert_eq!(read("host-gw", "null", ""), Announcement::HostGateway { public_ip: None, public_ipv6: None });
         assert_eq!(read("udp", "", ""), Announcement::Other("udp".into()));
+        assert_eq!(read("udp\n\u{1b}[31mERROR node a: gone", "", ""), Announcement::Other("udp[31mERROR node a: gone".into()), "one line");
         let empty = r#"{"VNI":4096,"VtepMAC":""}"#;
         assert_eq!(read("vxlan", empty, ""), Announcement::Vxlan { vni: 4096, mac: None, public_ip: None });
     }

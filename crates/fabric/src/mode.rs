@@ -289,7 +289,9 @@ pub fn peers<'a>(own: &str, nodes: &'a BTreeMap<String, NodeRow>, cluster_cidrs:
         for cidr in row.pod_cidrs.iter().copied() {
             if !cluster_cidrs.iter().any(|cluster| cluster.contains(&cidr)) {
                 let known = cluster_cidrs.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ");
-                let text = format!("node {name}: pod CIDR {cidr} is outside the cluster's {known}; it gets no route");
+                let text = format!(
+                    "node {name}: pod CIDR {cidr} is outside the cluster's {known}, so it gets no route; register the node anew with a pod CIDR of these (--cluster-cidr of kube-controller-manager)"
+                );
                 problems.push(Problem::of_node(Kind::CidrOutside, name, text));
                 continue;
             }

@@ -76,6 +76,18 @@ struct Outcome {
     before_switch: Option<Vec<HostRoute>>,
 }
 
+impl Outcome {
+    /// The same, with the name of the node in what is wrong with the host itself: logs of many nodes are read together.
+    fn named(mut self, settings: &Settings) -> Self {
+        if matches!(settings.role, Role::Node(_)) {
+            for problem in self.problems.iter_mut().filter(|problem| problem.node.is_none()) {
+                problem.text = format!("node {}: {}", settings.node_name, problem.text);
+            }
+        }
+        self
+    }
+}
+
 /// How long routes of others are looked after once the adapter has got its switch. HNS answers first and moves addresses for seconds.
 const UNSETTLED: Duration = Duration::from_secs(60);
 
@@ -166,7 +178,7 @@ impl Fabric {
     async fn pass(&mut self, bgp: &mut Option<Bgp>) -> bool {
         let nodes: BTreeMap<String, NodeRow> = self.nodes.snapshot().into_iter().map(|(key, row)| (key.name, (*row).clone())).collect();
         let pod_cidr = nodes.get(&self.config.settings.node_name).and_then(NodeRow::pod_cidr);
-        let outcome = self.carry_out(&nodes, pod_cidr, bgp).await;
+        let outcome = self.carry_out(&nodes, pod_cidr, bgp).await.named(&self.config.settings);
         self.reporter.tell(&self.config.settings, &nodes, &outcome).await;
         let Outcome { ready, problems, done, before_switch, .. } = outcome;
         if let Some(routes) = before_switch {

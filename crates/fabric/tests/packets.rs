@@ -99,6 +99,11 @@ fn vxlan_follows_nodes() {
 }
 
 #[test]
+fn transparent_follows_nodes() {
+    in_lab("transparent_follows_nodes", || follows_nodes(World::new(Mode::Transparent), MTU));
+}
+
+#[test]
 fn bgp_follows_nodes() {
     in_lab("bgp_follows_nodes", || follows_nodes(World::new(Mode::Bgp), MTU));
 }

@@ -36,13 +36,14 @@ pub enum NetworkStep {
 pub enum HnsError {
     /// A network of that name belongs to someone else.
     #[error(
-        "HNS network {name:?} exists and is not ours (id {id}, owner {owner:?}): remove it (Get-HnsNetwork | ? Name -eq {name} | Remove-HnsNetwork) or choose another name for the pod network"
+        "HNS network {name:?} of type {network_type} exists and is not ours (id {id}, owner {owner:?}): remove it (Get-HnsNetwork | ? Name -eq {name} | Remove-HnsNetwork) or choose another name for the pod network"
     )]
     Foreign {
         name: String,
         id: Guid,
         /// The owner that it names.
         owner: String,
+        network_type: NetworkType,
     },
     /// The network has no address of the host: endpoints' policies would name none, or one that nobody reaches.
     #[error(
@@ -79,7 +80,8 @@ fn failed(what: impl Into<String>) -> impl FnOnce(HcnError) -> HnsError {
 pub fn plan(existing: Option<&HostComputeNetwork>, desired: &Desired) -> Result<NetworkStep, HnsError> {
     let Some(existing) = existing else { return Ok(NetworkStep::Create) };
     if existing.id != desired.network_id && !renamed(existing) {
-        return Err(HnsError::Foreign { name: existing.name.clone(), id: existing.id, owner: existing.owner.clone() });
+        let network_type = existing.network_type.clone();
+        return Err(HnsError::Foreign { name: existing.name.clone(), id: existing.id, owner: existing.owner.clone(), network_type });
     }
     let prefixes = |network: &HostComputeNetwork| network.subnets().filter_map(Subnet::prefix).collect::<BTreeSet<IpNet>>();
     let show = |prefixes: &BTreeSet<IpNet>| match prefixes.iter().map(IpNet::to_string).collect::<Vec<_>>().join(" and ") {
@@ -92,6 +94,12 @@ pub fn plan(existing: Option<&HostComputeNetwork>, desired: &Desired) -> Result<
     }
     if present != wanted {
         return Ok(NetworkStep::Recreate { why: format!("its subnet is {}, not {}", show(&present), show(&wanted)) });
+    }
+    let segment = |network: &HostComputeNetwork| network.subnets().find_map(Subnet::vsid);
+    if let (Some(present), Some(wanted)) = (segment(existing), segment(&desired.network))
+        && present != wanted
+    {
+        return Ok(NetworkStep::Recreate { why: format!("its VNI is {present}, not {wanted}") });
     }
     Ok(NetworkStep::Keep)
 }

@@ -153,7 +153,7 @@ fn contradictions_are_reported_and_the_rest_goes_on() {
     route 192.168.1.0/24 via 10.240.0.12 (b)
     ! node c: pod CIDR 192.168.1.128/25 overlaps 192.168.1.0/24 of node b; it gets no route until one of the two nodes is registered anew
     ! node d: pod CIDR 192.168.0.0/23 overlaps 192.168.0.0/24 of node a; it gets no route until one of the two nodes is registered anew
-    ! node e: pod CIDR 172.16.0.0/24 is outside the cluster's 192.168.0.0/16, fd00::/16; it gets no route
+    ! node e: pod CIDR 172.16.0.0/24 is outside the cluster's 192.168.0.0/16, fd00::/16, so it gets no route; register the node anew with a pod CIDR of these (--cluster-cidr of kube-controller-manager)
     ! node far: its address 10.9.0.5 is behind router 10.240.0.1, so host-gateway cannot reach its pods 192.168.5.0/24; put the nodes on one network, or use the mode l3
     ! node v6: no route leads to its address 2001:db8::7, so its pods fd00:7::/64 are not reached; give this host an address on the nodes' network
     ");

@@ -90,6 +90,10 @@ pub fn follows_nodes(mut world: World, largest: u32) {
     assert!(!world.is_silent(&world.hosts["lin01"].ns, address), "the uplink's switch is there all the time");
     same(&world);
 
+    // Another address of a node: routes, tunnels and sessions follow, and its pods keep theirs.
+    world.renumber("lin02", 42);
+    same(&world);
+
     // Cut off: its pods are not reached, its routes stay, and it comes back by itself.
     world.partition("lin02", true);
     let ips = world.pods["lc"].ips.clone();

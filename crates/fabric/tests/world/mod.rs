@@ -247,6 +247,21 @@ impl World {
         });
     }
 
+    /// Gives a host another address, and its Node too, as an agent does when it starts again.
+    pub fn renumber(&mut self, name: &'static str, last: u8) {
+        let host = self.hosts.get_mut(name).unwrap();
+        let rtnl = Rtnl::open_in(&host.ns).unwrap();
+        let index = rtnl.link("eth0").unwrap().unwrap().index;
+        let of = |address: Ipv4Addr| format!("{address}/24").parse().unwrap();
+        rtnl.del_addr(index, of(host.address)).unwrap();
+        host.address = Ipv4Addr::new(10, 240, 0, last);
+        rtnl.add_addr(index, of(host.address)).unwrap();
+        route(&rtnl, "0.0.0.0/0", "10.240.0.1");
+        serve(&host.ns, host.address.into());
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": host.address.to_string()}]}});
+        self.block_on(async |nodes| drop(nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap()));
+    }
+
     pub fn unregister(&self, name: &str) {
         self.block_on(async |nodes| drop(nodes.delete(name, &DeleteParams::default()).await.unwrap()));
     }

@@ -55,6 +55,10 @@ fn foreign_network_is_refused_with_a_way_out() {
     });
     let text = plan(Some(&foreign), &desired()).unwrap_err().to_string();
     assert!(text.contains("not ours") && text.contains("docker") && text.contains("choose another name"), "{text}");
+    let of_type = existing(|n| (n.id, n.network_type) = (Guid::random(), NetworkType::Transparent));
+    let of_type = HostComputeNetwork { owner: String::new(), ..of_type };
+    let text = plan(Some(&of_type), &desired()).unwrap_err().to_string();
+    assert!(text.contains("\"mullion\" of type Transparent exists and is not ours"), "{text}");
 }
 
 fn simulator() -> hns_sim::Simulator {
@@ -197,6 +201,17 @@ fn overlay(peers: &[(&str, &str, &str)]) -> Desired {
 
 fn never() {
     panic!("pods keep their network");
+}
+
+#[tokio::test]
+async fn overlay_of_another_segment_is_made_anew() {
+    let client = simulated();
+    ensure(&client, &overlay(&[]), || {}).await.unwrap();
+    let other = Desired::overlay("uid", "mullion", "Ethernet", "192.168.1.0/24".parse().unwrap(), 4100);
+    let network = client.network_by_name("mullion").await.unwrap().unwrap();
+    assert_eq!(plan(Some(&network), &other).unwrap(), NetworkStep::Recreate { why: "its VNI is 4096, not 4100".into() });
+    assert!(ensure(&client, &other, || {}).await.unwrap().written);
+    assert!(!ensure(&client, &other, never).await.unwrap().written, "once");
 }
 
 #[tokio::test]
