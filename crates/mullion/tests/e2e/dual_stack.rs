@@ -66,6 +66,8 @@ fn serve(cluster: &Cluster) {
     for node in ["lin01", "lin02"] {
         let ips = "env: [{name: IPS, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}], name: main,";
         let manifest = manifests::script(&format!("on-{node}"), script, "").replacen("name: main,", ips, 1);
+        // They outlive a restart of their nodes.
+        let manifest = manifest.replace("restartPolicy: Never", "restartPolicy: Always");
         cluster.apply(
             &manifest
                 .replace("{kubernetes.io/os: linux}", &format!("{{kubernetes.io/hostname: {node}}}"))
@@ -95,9 +97,36 @@ fn ips(cluster: &Cluster, node: &str) -> Vec<String> {
     texts(&pod_on(cluster, node)["status"]["podIPs"], "ip")
 }
 
+/// What a restart keeps: the nodes' addresses and ranges, and the Services' addresses and ports.
+pub fn kept(cluster: &Cluster) -> Vec<Value> {
+    let all = |kind: &str| cluster.json(&[kind])["items"].as_array().cloned().unwrap_or_default();
+    let nodes = all("nodes").into_iter().map(|node| json!([node["metadata"]["name"], node["spec"]["podCIDRs"], node["status"]["addresses"]]));
+    let services = all("services").into_iter().map(|service| json!([service["metadata"]["name"], service["spec"]]));
+    nodes.chain(services).collect()
+}
+
+/// The servers run again, in the same pods.
+pub fn pods_have_both_again(cluster: &Cluster) {
+    for node in NEW_NODES {
+        until(&format!("the server on {node} again"), PATIENCE, || {
+            let pod = pod_on(cluster, node);
+            let status = &pod["status"]["containerStatuses"][0];
+            let both = texts(&pod["status"]["podIPs"], "ip").len() == 2;
+            if both && status["ready"] == true && status["restartCount"] == 1 { Ok(()) } else { Err(pod["status"].to_string()) }
+        });
+    }
+    all_have_both(cluster);
+}
+
 /// Pods of both systems have an address of each family of their node's ranges, and know them.
 pub fn pods_have_both(cluster: &Cluster) {
     serve(cluster);
+    all_have_both(cluster);
+    let old = hns(cluster, "networks", "old01");
+    assert!(!old.iter().any(|network| network.to_string().contains("fd00:")), "{old:?}");
+}
+
+fn all_have_both(cluster: &Cluster) {
     for node in NEW_NODES {
         let pod = pod_on(cluster, node);
         let own = texts(&pod["status"]["podIPs"], "ip");
@@ -116,8 +145,6 @@ pub fn pods_have_both(cluster: &Cluster) {
         };
         assert!(told.contains(&own.join(",")), "{node}: the downward API tells {told}");
     }
-    let old = hns(cluster, "networks", "old01");
-    assert!(!old.iter().any(|network| network.to_string().contains("fd00:")), "{old:?}");
 }
 
 /// A page, asked by the server on a node.

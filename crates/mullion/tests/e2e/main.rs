@@ -96,7 +96,19 @@ fn both_address_families_join_pods_services_and_names() {
         ("other families are refused", dual_stack::other_networks_are_refused),
     ];
     let options = ["--cluster-cidr", dual_stack::CLUSTER_CIDR, "--service-cidr", dual_stack::SERVICE_CIDR];
-    cluster::take(&Cluster::up_with(dual_stack::NODES, &options), steps);
+    let mut cluster = Cluster::up_with(dual_stack::NODES, &options);
+    cluster::take(&cluster, steps);
+    // A restart of every host.
+    let before = dual_stack::kept(&cluster);
+    cluster.down().ok("mullion down");
+    cluster.start("");
+    assert_eq!(dual_stack::kept(&cluster), before);
+    let again: &[Step] = &[
+        ("again: pods have both", dual_stack::pods_have_both_again),
+        ("again: every pod reaches every pod in both", dual_stack::every_pair_of_pods),
+        ("again: ClusterIPs and NodePorts of both answer pods and nodes", dual_stack::services_answer_in_both_families),
+    ];
+    cluster::take(&cluster, again);
 }
 
 #[test]
