@@ -32,6 +32,11 @@ impl Frr {
         start_frr(&self.bgpd, &self.ns, &self.sockets, "bgpd", &self.config);
     }
 
+    /// As after a crash: zebra keeps the routes.
+    pub fn kill_bgpd(&self) {
+        self.bgpd.end();
+    }
+
     /// bgpd's answer to commands of vtysh, one a line.
     pub fn ask(&self, commands: &str) -> String {
         let mut vtysh = Command::new("/usr/bin/vtysh");

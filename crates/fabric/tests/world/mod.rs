@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use linux_sys::netlink::Rtnl;
+use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::NetNs;
 use linux_sys::sysctl;
 use serde_json::{Value, json};
@@ -135,6 +135,11 @@ fn number(name: &str) -> u8 {
     }
 }
 
+/// Of both families.
+fn host_addresses(number: u8) -> [String; 2] {
+    [format!("10.240.0.{number}"), format!("fd00:10:240::{number}")]
+}
+
 fn is_windows(name: &str) -> bool {
     name.starts_with("win")
 }
@@ -185,7 +190,7 @@ impl World {
     }
 
     fn add_host(&mut self, name: &'static str) {
-        let both = [format!("10.240.0.{}", number(name)), format!("fd00:10:240::{}", number(name))];
+        let both = host_addresses(number(name));
         let ns = self.lan.host(&both[0]);
         let addresses = self.families.of(&both);
         if addresses.len() > 1 {
@@ -237,29 +242,40 @@ impl World {
     /// Registers a Node as its agent does, with the pod CIDRs of that number as the controller gives them.
     pub fn register(&self, name: &str, pods: u8) {
         let cidrs = self.cidrs(pods);
-        let addresses: Vec<Value> = self.hosts[name].addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
         let os = if is_windows(name) { "windows" } else { "linux" };
         self.block_on(async |nodes| {
             let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}, "spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}});
             nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
-            let status = json!({"status": {"addresses": addresses}});
-            nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
         });
+        self.report_addresses(name);
     }
 
-    /// Gives a host another address, and its Node too, as an agent does when it starts again.
-    pub fn renumber(&mut self, name: &'static str, last: u8) {
-        let host = self.hosts.get_mut(name).unwrap();
-        let rtnl = Rtnl::open_in(&host.ns).unwrap();
-        let index = rtnl.link("eth0").unwrap().unwrap().index;
-        let of = |address: Ipv4Addr| format!("{address}/24").parse().unwrap();
-        rtnl.del_addr(index, of(host.address)).unwrap();
-        host.address = Ipv4Addr::new(10, 240, 0, last);
-        rtnl.add_addr(index, of(host.address)).unwrap();
-        route(&rtnl, "0.0.0.0/0", "10.240.0.1");
-        serve(&host.ns, host.address.into());
-        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": host.address.to_string()}]}});
+    /// Writes the host's addresses into its Node, as its agent does.
+    fn report_addresses(&self, name: &str) {
+        let addresses: Vec<Value> = self.hosts[name].addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
+        // All of them: a strategic patch would merge those of before.
+        let status = json!({"status": {"addresses": addresses}});
         self.block_on(async |nodes| drop(nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap()));
+    }
+
+    /// A Linux host gets other addresses of the LAN in place of those that it had, and its Node too, as when an agent starts again.
+    pub fn renumber(&mut self, name: &'static str, last: u8) {
+        let both = host_addresses(last);
+        let host = self.hosts.get_mut(name).unwrap();
+        let inside = Rtnl::open_in(&host.ns).unwrap();
+        let eth0 = inside.link("eth0").unwrap().unwrap().index;
+        let with_prefix = |address: IpAddr| IpNet::new(address, if address.is_ipv4() { 24 } else { 64 }).unwrap();
+        for address in std::mem::replace(&mut host.addresses, self.families.of(&both)) {
+            inside.del_addr(eth0, with_prefix(address)).unwrap();
+        }
+        for address in &host.addresses {
+            inside.add_addr(eth0, with_prefix(*address)).unwrap();
+            // The kernel took it away with the address, or it is there still.
+            let (all, router) = if address.is_ipv4() { ("0.0.0.0/0", "10.240.0.1") } else { ("::/0", "fd00:10:240::1") };
+            inside.replace_route(&Route::new(all.parse().unwrap()).via(router.parse().unwrap())).unwrap();
+            serve(&host.ns, *address);
+        }
+        self.report_addresses(name);
     }
 
     pub fn unregister(&self, name: &str) {

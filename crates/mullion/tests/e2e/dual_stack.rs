@@ -9,13 +9,16 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::hns;
-use crate::from_node::{At, from_node};
+use crate::from_node::{At, from_node, internal_ips};
 use crate::http::{fetched, page};
 use crate::{busybox, manifests};
 
 /// Networks of pods and Services, the primary family's first.
 pub const CLUSTER_CIDR: &str = "192.168.0.0/16,fd00:10:244::/48";
 pub const SERVICE_CIDR: &str = "10.96.0.0/12,fd00:10:96::/112";
+/// The same with IPv6 as the primary family.
+pub const IPV6_FIRST: [&str; 6] =
+    ["--cluster-cidr", "fd00:10:244::/48,192.168.0.0/16", "--service-cidr", "fd00:10:96::/112,10.96.0.0/12", "--dns-ip", "fd00:10:96::a"];
 /// Two nodes of each system, and a Windows whose HNS has no IPv6.
 pub const NODES: &str = "lin01:linux,lin02:linux,win01:windows:20348,win02:windows:20348,old01:windows:17763";
 const NEW_NODES: [&str; 4] = ["lin01", "lin02", "win01", "win02"];
@@ -34,6 +37,22 @@ fn families(addresses: &[String]) -> Vec<&'static str> {
     addresses.iter().map(family).collect()
 }
 
+/// The cluster's families, the primary one first.
+fn both(cluster: &Cluster) -> Vec<&'static str> {
+    families(&texts(&cluster.json(&["servicecidr", "kubernetes"])["spec"]["cidrs"], ""))
+}
+
+/// The primary family is IPv6: of Services that ask for none, and of the API's own.
+pub fn ipv6_is_primary(cluster: &Cluster) {
+    assert_eq!(both(cluster), ["IPv6", "IPv4"]);
+    cluster.apply(&service("by-default", "windows", "", ""));
+    for name in ["by-default", "kubernetes"] {
+        assert_eq!(families(&texts(&cluster.json(&["service", name])["spec"]["clusterIPs"], "")), ["IPv6"], "{name}");
+    }
+    let dns = texts(&cluster.json(&["service", "kube-dns", "-n", "kube-system"])["spec"]["clusterIPs"], "");
+    assert_eq!(families(&dns), ["IPv6", "IPv4"]);
+}
+
 /// Whether a server's page says that the client was at `address`.
 fn is_seen(page: &str, address: &str) -> bool {
     let client = page.lines().find_map(|line| line.strip_prefix("client: ")).unwrap_or_default();
@@ -44,15 +63,17 @@ fn is_seen(page: &str, address: &str) -> bool {
 
 /// Every node has an internal address and a range for pods of each family, the primary one first.
 pub fn nodes_have_both(cluster: &Cluster) {
-    let mut ranges = BTreeSet::new();
+    let (mut ranges, both) = (BTreeSet::new(), both(cluster));
     for name in NEW_NODES.into_iter().chain(["old01"]) {
         let node = cluster.json(&["node", name]);
         let addresses = node["status"]["addresses"].as_array().cloned().unwrap_or_default();
         let internal = addresses.iter().filter(|address| address["type"] == "InternalIP").cloned().collect::<Vec<_>>();
-        assert_eq!(families(&texts(&json!(internal), "address")), ["IPv4", "IPv6"], "{name}: {addresses:?}");
+        assert_eq!(families(&texts(&json!(internal), "address")), both, "{name}: {addresses:?}");
         let cidrs = texts(&node["spec"]["podCIDRs"], "");
-        assert_eq!((families(&cidrs), node["spec"]["podCIDR"].as_str()), (vec!["IPv4", "IPv6"], cidrs.first().map(String::as_str)), "{name}");
-        assert!(cidrs[0].ends_with("/24") && cidrs[1].starts_with("fd00:10:244:") && cidrs[1].ends_with("/64"), "{cidrs:?}");
+        assert_eq!((families(&cidrs), node["spec"]["podCIDR"].as_str()), (both.clone(), cidrs.first().map(String::as_str)), "{name}");
+        let right =
+            |cidr: &String| if cidr.contains(':') { cidr.starts_with("fd00:10:244:") && cidr.ends_with("/64") } else { cidr.ends_with("/24") };
+        assert!(cidrs.iter().all(right), "{cidrs:?}");
         ranges.extend(cidrs);
     }
     assert_eq!(ranges.len(), 10, "each its own: {ranges:?}");
@@ -127,11 +148,12 @@ pub fn pods_have_both(cluster: &Cluster) {
 }
 
 fn all_have_both(cluster: &Cluster) {
+    let both = both(cluster);
     for node in NEW_NODES {
         let pod = pod_on(cluster, node);
         let own = texts(&pod["status"]["podIPs"], "ip");
-        assert_eq!((families(&own), pod["status"]["podIP"].as_str()), (vec!["IPv4", "IPv6"], own.first().map(String::as_str)), "{node}");
-        assert_eq!(families(&texts(&pod["status"]["hostIPs"], "ip")), ["IPv4", "IPv6"], "{node}");
+        assert_eq!((families(&own), pod["status"]["podIP"].as_str()), (both.clone(), own.first().map(String::as_str)), "{node}");
+        assert_eq!(families(&texts(&pod["status"]["hostIPs"], "ip")), both, "{node}");
         let cidrs = texts(&cluster.json(&["node", node])["spec"]["podCIDRs"], "");
         for (ip, cidr) in own.iter().zip(&cidrs) {
             let cidr: ipnet::IpNet = cidr.parse().expect("a network");
@@ -158,11 +180,6 @@ fn asked(cluster: &Cluster, from: &str, at: &At) -> String {
         let output = cluster.try_kubectl(&["exec", &name, "--", "sh", "-c", &at.script()], "");
         if output.out.contains(" 200 OK") { Ok(output.out.replace('\r', "")) } else { Err(format!("{output:?}")) }
     })
-}
-
-/// A node's internal addresses, which come before its name.
-fn node_ips(cluster: &Cluster, node: &str) -> Vec<String> {
-    texts(&cluster.json(&["node", node])["status"]["addresses"], "address").into_iter().take(2).collect()
 }
 
 /// The page where a server says who asked.
@@ -207,8 +224,8 @@ pub fn outside(cluster: &Cluster) {
     cluster.ready("pod/outside");
     for (client, masqueraded) in [("lin01", true), ("win01", false)] {
         // Towards nodes, pods of Windows nodes keep their address: the LAN is an exception of OutBoundNAT.
-        let expected = if masqueraded { node_ips(cluster, client) } else { ips(cluster, client) };
-        for (family, address) in node_ips(cluster, "lin02").iter().enumerate() {
+        let expected = if masqueraded { internal_ips(cluster, client) } else { ips(cluster, client) };
+        for (family, address) in internal_ips(cluster, "lin02").iter().enumerate() {
             let seen = asked(cluster, client, &At { address: address.clone(), port: 8099, page: "cgi-bin/headers" });
             assert!(is_seen(&seen, &expected[family]), "{client} asked {address}: {seen}, expected {}", expected[family]);
         }
@@ -282,7 +299,7 @@ pub fn services_answer_in_both_families(cluster: &Cluster) {
         let at = |port: u64| move |address: String| At { address, port, page };
         let mut all: Vec<At> = texts(&spec["clusterIPs"], "").into_iter().map(at(80)).collect();
         for node in ["lin01", "win02"] {
-            all.extend(node_ips(cluster, node).into_iter().map(at(port)));
+            all.extend(internal_ips(cluster, node).into_iter().map(at(port)));
         }
         assert_eq!(all.len(), 6);
         for at in &all {
@@ -316,7 +333,7 @@ pub fn names_have_both(cluster: &Cluster) {
     let seen = fetched(cluster.node_port("on-win01"), "http://only-ipv6/headers");
     let own = ips(cluster, "win01").remove(1);
     // A pod that is its own backend sees its node.
-    let expected = if seen.contains(&format!("server: [{own}]")) { node_ips(cluster, "win01").remove(1) } else { own };
+    let expected = if seen.contains(&format!("server: [{own}]")) { internal_ips(cluster, "win01").remove(1) } else { own };
     assert!(is_seen(&seen, &expected), "{seen}");
 }
 

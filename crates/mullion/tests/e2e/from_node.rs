@@ -46,10 +46,16 @@ pub fn from_node(cluster: &Cluster, node: &str, at: &At) -> String {
     })
 }
 
+/// A node's internal addresses, the primary one first.
+#[track_caller]
+pub fn internal_ips(cluster: &Cluster, node: &str) -> Vec<String> {
+    let node = cluster.json(&["node", node]);
+    let internal = node["status"]["addresses"].as_array().into_iter().flatten().filter(|address| address["type"] == "InternalIP");
+    internal.filter_map(|address| address["address"].as_str()).map(str::to_owned).collect()
+}
+
 /// A node's first internal address.
 #[track_caller]
 pub fn internal_ip(cluster: &Cluster, node: &str) -> String {
-    let node = cluster.json(&["node", node]);
-    let internal = node["status"]["addresses"].as_array().into_iter().flatten().find(|address| address["type"] == "InternalIP");
-    internal.and_then(|address| address["address"].as_str()).expect("an internal address").to_owned()
+    internal_ips(cluster, node).into_iter().next().expect("an internal address")
 }

@@ -112,6 +112,36 @@ fn both_address_families_join_pods_services_and_names() {
 }
 
 #[test]
+fn bgp_joins_both_address_families() {
+    let steps: &[Step] = &[
+        ("every node learns the others' pods of both families from themselves", networks::nodes_learn_routes_by_bgp),
+        ("pods of both systems have both", dual_stack::pods_have_both),
+        ("every pod reaches every pod in both", dual_stack::every_pair_of_pods),
+        ("nodes reach pods in both", dual_stack::nodes_and_pods),
+        ("what leaves the cluster has its node's address", dual_stack::outside),
+        ("ClusterIPs and NodePorts of both answer pods and nodes", dual_stack::services_answer_in_both_families),
+    ];
+    let options = ["--network", "bgp", "--cluster-cidr", dual_stack::CLUSTER_CIDR, "--service-cidr", dual_stack::SERVICE_CIDR];
+    cluster::take(&Cluster::up_with(dual_stack::NODES, &options), steps);
+}
+
+#[test]
+fn router_joins_both_address_families_with_ipv6_first() {
+    let steps: &[Step] = &[
+        ("IPv6 is the primary family", dual_stack::ipv6_is_primary),
+        ("nodes have addresses and ranges of both families", dual_stack::nodes_have_both),
+        ("the router has a route to every node's pods of both families", networks::router_has_the_routes),
+        ("pods of both systems have both", dual_stack::pods_have_both),
+        ("every pod reaches every pod in both", dual_stack::every_pair_of_pods),
+        ("nodes reach pods in both", dual_stack::nodes_and_pods),
+        ("what leaves the cluster has its node's address", dual_stack::outside),
+        ("ClusterIPs and NodePorts of both answer pods and nodes", dual_stack::services_answer_in_both_families),
+    ];
+    let options = [&["--network", "l3"][..], &dual_stack::IPV6_FIRST].concat();
+    cluster::take(&Cluster::up_with(dual_stack::NODES, &options), steps);
+}
+
+#[test]
 fn overlay_joins_the_pods_of_all_nodes() {
     let steps: &[Step] = &[
         ("every node announces its tunnel", networks::nodes_announce_their_tunnels),

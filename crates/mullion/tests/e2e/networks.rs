@@ -4,19 +4,29 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, PATIENCE, until};
 use crate::commands::hns;
-use crate::from_node::internal_ip;
+use crate::from_node::internal_ips;
+
+/// The pod CIDRs of a Node, each with its address of that family.
+fn ways(cluster: &Cluster, node: &Value) -> Vec<(String, String)> {
+    let addresses = internal_ips(cluster, node["metadata"]["name"].as_str().expect("a name"));
+    let cidrs = node["spec"]["podCIDRs"].as_array().expect("pod CIDRs").iter().map(|cidr| cidr.as_str().expect("a pod CIDR"));
+    let like = |cidr: &str| addresses.iter().find(|address| address.contains(':') == cidr.contains(':')).expect("an address of each family").clone();
+    cidrs.map(|cidr| (cidr.to_owned(), like(cidr))).collect()
+}
 
 /// The router has a route for each node's pods, and no other host has one.
 pub fn router_has_the_routes(cluster: &Cluster) {
     let nodes = cluster.json(&["nodes"]);
     let nodes = nodes["items"].as_array().expect("nodes");
     for node in nodes {
-        let (name, cidr) = (node["metadata"]["name"].as_str().expect("a name"), node["spec"]["podCIDR"].as_str().expect("a pod CIDR"));
-        let line = format!("route + {cidr} via {} ({name})", internal_ip(cluster, name));
-        until("the router's route", PATIENCE, || {
-            let log = cluster.place.mullion(&["logs", "gw"]).ok("mullion logs gw");
-            if log.contains(&line) { Ok(()) } else { Err(format!("no {line:?} in {log}")) }
-        });
+        let name = node["metadata"]["name"].as_str().expect("a name");
+        for (cidr, address) in ways(cluster, node) {
+            let line = format!("route + {cidr} via {address} ({name})");
+            until("the router's route", PATIENCE, || {
+                let log = cluster.place.mullion(&["logs", "gw"]).ok("mullion logs gw");
+                if log.contains(&line) { Ok(()) } else { Err(format!("no {line:?} in {log}")) }
+            });
+        }
         let log = cluster.place.mullion(&["logs", name]).ok("mullion logs");
         assert!(!log.contains("route + "), "{name} sends all to the router: {log}");
     }
@@ -48,13 +58,13 @@ pub fn nodes_learn_routes_by_bgp(cluster: &Cluster) {
     let name = |node: &Value| node["metadata"]["name"].as_str().expect("a name").to_owned();
     for own in nodes {
         for other in nodes.iter().filter(|other| name(other) != name(own)) {
-            let cidr = other["spec"]["podCIDR"].as_str().expect("a pod CIDR");
-            let address = internal_ip(cluster, &name(other));
-            let (session, route) = (format!("{} ({address}): session established", name(other)), format!("route + {cidr} via "));
-            until("the session and the route", PATIENCE, || {
-                let log = cluster.place.mullion(&["logs", &name(own)]).ok("mullion logs");
-                if log.contains(&session) && log.contains(&route) { Ok(()) } else { Err(format!("no {session:?} or {route:?} in {log}")) }
-            });
+            for (cidr, address) in ways(cluster, other) {
+                let (session, route) = (format!("{} ({address}): session established", name(other)), format!("route + {cidr} via "));
+                until("the session and the route", PATIENCE, || {
+                    let log = cluster.place.mullion(&["logs", &name(own)]).ok("mullion logs");
+                    if log.contains(&session) && log.contains(&route) { Ok(()) } else { Err(format!("no {session:?} or {route:?} in {log}")) }
+                });
+            }
         }
         until("the node's annotation", PATIENCE, || {
             let node = cluster.json(&["node", &name(own)]);
