@@ -115,7 +115,11 @@ impl Code {
     #[cfg(target_os = "linux")]
     fn of_cluster(error: &ClusterError) -> Self {
         match error {
-            ClusterError::Spec(_) | ClusterError::Addresses(_) | ClusterError::OneFamily { .. } | ClusterError::Lan(_) => Self::Usage,
+            ClusterError::Spec(_)
+            | ClusterError::Addresses(_)
+            | ClusterError::OneFamily { .. }
+            | ClusterError::PrimaryFamily { .. }
+            | ClusterError::Lan(_) => Self::Usage,
             ClusterError::HollowName { .. } | ClusterError::HollowNetwork { .. } => Self::Usage,
             ClusterError::NewerFormat { .. } | ClusterError::OtherCluster { .. } | ClusterError::Delete { .. } => Self::Directory,
             ClusterError::Lab(error) => Self::of_lab(error),

@@ -14,6 +14,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use fabric::Mode;
+use hcn::{HnsVersion, SupportedFeatures};
 use host::{HostError, HostRoot};
 use ipnet::IpNet;
 use kube_rules::NodeOs;
@@ -79,6 +80,11 @@ pub enum ClusterError {
         /// Why it does.
         reason: &'static str,
     },
+    /// Pods of a node have no address of the primary family, and the cluster's DNS has one of it.
+    #[error(
+        "cannot run the node {node} in a cluster with IPv6 as its primary family: its Host Networking Service has no IPv6 for pods, so they would not reach the cluster's DNS; write the IPv4 network first in --cluster-cidr and --service-cidr, or give the node build 20348 or later"
+    )]
+    PrimaryFamily { node: String },
     /// A node is called as a hollow node is.
     #[error("cannot run hollow nodes beside the node {node}: a hollow node has that name; leave --hollow out, or choose another --dir")]
     HollowName { node: String },
@@ -346,8 +352,23 @@ impl Cluster {
         if let Some(reason) = cluster.network.one_family().filter(|_| cluster.addresses.dual_stack()) {
             return Err(ClusterError::OneFamily { network: cluster.network, cluster_cidr: cluster.addresses.cluster_cidr, reason });
         }
+        cluster.check_primary_family()?;
         cluster.node_addresses = layout.hosts.iter().skip(1).map(|h| (h.name.clone(), h.address)).collect();
         Ok((cluster, layout))
+    }
+
+    /// Whether pods of every node have an address of the primary family.
+    fn check_primary_family(&self) -> Result<(), ClusterError> {
+        let lacks = |node: &&NodeSpec| {
+            let NodeOs::Windows { build } = node.os else { return false };
+            let own = node.hns.as_deref().and_then(|hns| hns.split('+').next()?.parse().ok());
+            !SupportedFeatures::of(own.unwrap_or_else(|| HnsVersion::of_build(build))).ipv6_dual_stack
+        };
+        let ipv6 = self.addresses.cluster_cidr.first().is_some_and(|net| net.addr().is_ipv6());
+        match self.nodes.iter().find(lacks).filter(|_| ipv6) {
+            Some(node) => Err(ClusterError::PrimaryFamily { node: node.name.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Whether hollow nodes have names and addresses of their own.
@@ -434,6 +455,29 @@ mod tests {
 
     fn dirs(root: &Path) -> Dirs {
         Dirs { dir: root.join("dir"), run: root.join("run/0011aabb") }
+    }
+
+    #[test]
+    fn ipv6_is_primary_only_where_pods_of_every_node_have_it() {
+        let dirs = dirs(Path::new("/x"));
+        let addresses = |cluster: &str, services: &str, dns: &str| AddressOptions {
+            cluster_cidr: cluster.parse().unwrap(),
+            service_cidr: services.parse().unwrap(),
+            dns_ip: dns.parse().unwrap(),
+            ..AddressOptions::default()
+        };
+        let ipv6 = addresses("fd00:10:244::/48,192.168.0.0/16", "fd00:10:96::/112,10.96.0.0/12", "fd00:10:96::a");
+        let ipv4 = addresses("192.168.0.0/16,fd00:10:244::/48", "10.96.0.0/12,fd00:10:96::/112", "10.96.0.10");
+        let merge = |nodes: &str, addresses: &AddressOptions| {
+            let requested = Requested { addresses: Some(addresses.clone()), ..Requested::default() };
+            Cluster::merge(None, requested, &parse_list(nodes).unwrap(), &dirs).map(drop)
+        };
+        merge("a:linux,b:windows:20348,c:windows:17763:hns=13.3", &ipv6).unwrap();
+        for (nodes, lacking) in [("a:linux,b:windows:17763", "b"), ("a:linux,c:windows:20348:hns=11.9+x=y", "c")] {
+            let refused = merge(nodes, &ipv6).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("cannot run the node {lacking} in a cluster with IPv6 as its primary family")), "{refused}");
+            merge(nodes, &ipv4).unwrap();
+        }
     }
 
     #[test]

@@ -19,7 +19,9 @@ pub const SERVICE_CIDR: &str = "10.96.0.0/12,fd00:10:96::/112";
 /// The same with IPv6 as the primary family.
 pub const IPV6_FIRST: [&str; 6] =
     ["--cluster-cidr", "fd00:10:244::/48,192.168.0.0/16", "--service-cidr", "fd00:10:96::/112,10.96.0.0/12", "--dns-ip", "fd00:10:96::a"];
-/// Two nodes of each system, and a Windows whose HNS has no IPv6.
+/// Two nodes of each system.
+pub const NODES_WITH_BOTH: &str = "lin01:linux,lin02:linux,win01:windows:20348,win02:windows:20348";
+/// The same, and a Windows whose HNS has no IPv6.
 pub const NODES: &str = "lin01:linux,lin02:linux,win01:windows:20348,win02:windows:20348,old01:windows:17763";
 const NEW_NODES: [&str; 4] = ["lin01", "lin02", "win01", "win02"];
 
@@ -64,8 +66,9 @@ fn is_seen(page: &str, address: &str) -> bool {
 /// Every node has an internal address and a range for pods of each family, the primary one first.
 pub fn nodes_have_both(cluster: &Cluster) {
     let (mut ranges, both) = (BTreeSet::new(), both(cluster));
-    for name in NEW_NODES.into_iter().chain(["old01"]) {
-        let node = cluster.json(&["node", name]);
+    let nodes = cluster.json(&["nodes"])["items"].as_array().cloned().expect("nodes");
+    for node in &nodes {
+        let name = &node["metadata"]["name"];
         let addresses = node["status"]["addresses"].as_array().cloned().unwrap_or_default();
         let internal = addresses.iter().filter(|address| address["type"] == "InternalIP").cloned().collect::<Vec<_>>();
         assert_eq!(families(&texts(&json!(internal), "address")), both, "{name}: {addresses:?}");
@@ -76,7 +79,7 @@ pub fn nodes_have_both(cluster: &Cluster) {
         assert!(cidrs.iter().all(right), "{cidrs:?}");
         ranges.extend(cidrs);
     }
-    assert_eq!(ranges.len(), 10, "each its own: {ranges:?}");
+    assert_eq!(ranges.len(), nodes.len() * 2, "each its own: {ranges:?}");
 }
 
 /// A web server on every node, the answers of which say who asked.
@@ -143,8 +146,6 @@ pub fn pods_have_both_again(cluster: &Cluster) {
 pub fn pods_have_both(cluster: &Cluster) {
     serve(cluster);
     all_have_both(cluster);
-    let old = hns(cluster, "networks", "old01");
-    assert!(!old.iter().any(|network| network.to_string().contains("fd00:")), "{old:?}");
 }
 
 fn all_have_both(cluster: &Cluster) {
@@ -348,6 +349,8 @@ pub fn an_old_windows_has_one_family(cluster: &Cluster) {
     let pod = cluster.json(&["pod", "old"]);
     let own = texts(&pod["status"]["podIPs"], "ip");
     assert_eq!(families(&own), ["IPv4"]);
+    let networks = hns(cluster, "networks", "old01");
+    assert!(!networks.iter().any(|network| network.to_string().contains("fd00:")), "{networks:?}");
     let why = "its Host Networking Service has no IPv6 for pods; Windows Server 2022 (build 20348) and later have it";
     let log = cluster.place.mullion(&["logs", "old01", "node"]).ok("mullion logs");
     assert!(log.contains("node old01: its pods get no addresses of fd00:10:244:") && log.contains(why), "{log}");
@@ -375,6 +378,8 @@ pub fn other_networks_are_refused(cluster: &Cluster) {
         let output = place.mullion(&["up", "--network", network, "--cluster-cidr", CLUSTER_CIDR, "--service-cidr", SERVICE_CIDR]);
         assert!(output.code != Some(0) && output.err.contains(&format!("--network {network} carries IPv4 alone")), "{output:?}");
     }
+    let first = place.mullion(&[&["up", "--nodes", NODES][..], &IPV6_FIRST].concat());
+    assert!(first.code != Some(0) && first.err.contains("cannot run the node old01 in a cluster with IPv6 as its primary family"), "{first:?}");
     let alone = place.mullion(&["up", "--cluster-cidr", "fd00:10:244::/48", "--service-cidr", "fd00:10:96::/112"]);
     assert!(alone.code != Some(0) && alone.err.contains("Windows has no pod network of IPv6 alone"), "{alone:?}");
 }

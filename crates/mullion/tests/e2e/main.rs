@@ -122,7 +122,7 @@ fn bgp_joins_both_address_families() {
         ("ClusterIPs and NodePorts of both answer pods and nodes", dual_stack::services_answer_in_both_families),
     ];
     let options = ["--network", "bgp", "--cluster-cidr", dual_stack::CLUSTER_CIDR, "--service-cidr", dual_stack::SERVICE_CIDR];
-    cluster::take(&Cluster::up_with(dual_stack::NODES, &options), steps);
+    cluster::take(&Cluster::up_with(dual_stack::NODES_WITH_BOTH, &options), steps);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn router_joins_both_address_families_with_ipv6_first() {
         ("ClusterIPs and NodePorts of both answer pods and nodes", dual_stack::services_answer_in_both_families),
     ];
     let options = [&["--network", "l3"][..], &dual_stack::IPV6_FIRST].concat();
-    cluster::take(&Cluster::up_with(dual_stack::NODES, &options), steps);
+    cluster::take(&Cluster::up_with(dual_stack::NODES_WITH_BOTH, &options), steps);
 }
 
 #[test]
