@@ -81,6 +81,17 @@ async fn refusals_and_resets_reach_the_other_side() {
 }
 
 #[tokio::test]
+async fn what_came_before_a_reset_is_read() {
+    let (client, mut server) = pair(Limits::default());
+    let (mut ours, mut theirs) = stream(&client, &mut server, "error").await;
+    theirs.send.write_all(b"exit code 3").await.unwrap();
+    theirs.reset(reset::CANCEL);
+    let mut read = Vec::new();
+    let error = timeout(SOON, ours.receive.read_to_end(&mut read)).await.unwrap().unwrap_err();
+    assert_eq!((read.as_slice(), error.kind()), (&b"exit code 3"[..], std::io::ErrorKind::ConnectionReset));
+}
+
+#[tokio::test]
 async fn a_lost_connection_ends_everything() {
     let (client, mut server) = pair(Limits::default());
     let (mut ours, theirs) = stream(&client, &mut server, "data").await;

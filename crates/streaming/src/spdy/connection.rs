@@ -531,9 +531,8 @@ impl Reader {
     fn was_reset(&self, id: u32, status: u32) {
         let mut inner = self.shared.lock();
         if let Some(state) = inner.streams.get_mut(&id) {
+            // What came before stays to be read, as in Go: containerd writes a program's exit code and resets the stream.
             state.reset = Some(status);
-            state.inbound.clear();
-            state.inbound_len = 0;
             if let Some(reply) = state.reply.take() {
                 let _ = reply.send(Err(Error::Reset(status)));
             }

@@ -105,10 +105,10 @@ impl AsyncRead for ReceiveHalf {
         let mut inner = self.shared.lock();
         let (closed, counts) = (inner.closed, inner.peer_counts);
         let Some(state) = inner.streams.get_mut(&self.id) else { return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())) };
-        if state.reset.is_some() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
-        }
         let Some(first) = state.inbound.front_mut() else {
+            if state.reset.is_some() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
             if state.inbound_fin {
                 return Poll::Ready(Ok(()));
             }
@@ -127,7 +127,7 @@ impl AsyncRead for ReceiveHalf {
         state.inbound_len -= count;
         state.consumed += count as u32;
         let mut back = None;
-        if counts && state.consumed >= self.shared.limits.window / 2 && !state.inbound_fin {
+        if counts && state.consumed >= self.shared.limits.window / 2 && !state.inbound_fin && state.reset.is_none() {
             let delta = std::mem::take(&mut state.consumed);
             state.receive_window += i64::from(delta);
             back = Some(delta);
