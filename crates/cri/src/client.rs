@@ -20,6 +20,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _, service_fn};
 
 use crate::calls::{Calls, Waiting};
+use crate::containerd::{self, Envelope};
 use crate::{Endpoint, EndpointError, Error, Events};
 
 /// How long calls may take.
@@ -41,12 +42,12 @@ impl Default for Deadlines {
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// What carries a call to the runtime: a connection, or the runtime itself.
-type Transport = BoxCloneSyncService<Request<Body>, HttpResponse<Body>, TransportError>;
+pub(crate) type Transport = BoxCloneSyncService<Request<Body>, HttpResponse<Body>, TransportError>;
 
 /// A call did not get through.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct TransportError(#[source] StdError);
+pub(crate) struct TransportError(#[source] StdError);
 
 /// The transport to a runtime in this process.
 fn direct<S>(service: S) -> Transport
@@ -60,6 +61,7 @@ where
 /// A client of one runtime. Clones share its connection.
 #[derive(Clone, Debug)]
 pub struct Client {
+    transport: Transport,
     runtime: RuntimeServiceClient<Transport>,
     images: ImageServiceClient<Transport>,
     endpoint: Arc<str>,
@@ -94,9 +96,10 @@ impl Client {
     }
 
     fn over(endpoint: Arc<str>, deadlines: Deadlines, runtime: Transport, images: Transport) -> Self {
+        let transport = runtime.clone();
         let runtime = RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE);
         let images = ImageServiceClient::new(images).max_decoding_message_size(MAX_MESSAGE);
-        Self { runtime, images, endpoint, deadlines, calls: Arc::default() }
+        Self { transport, runtime, images, endpoint, deadlines, calls: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.
@@ -117,6 +120,11 @@ impl Client {
     pub(crate) async fn open_events(&self) -> Result<Streaming<v1::ContainerEventResponse>, Error> {
         let answer = self.runtime.clone().get_container_events(v1::GetEventsRequest {}).await;
         answer.map(Response::into_inner).map_err(|status| Error::from_status("GetContainerEvents", &self.endpoint, &status))
+    }
+
+    pub(crate) async fn open_containerd_events(&self) -> Result<Streaming<Envelope>, Error> {
+        let answer = containerd::subscribe(self.transport.clone()).await;
+        answer.map_err(|status| Error::from_status("Subscribe", &self.endpoint, &status))
     }
 
     async fn within<T>(&self, call: &'static str, limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Error> {

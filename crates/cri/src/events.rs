@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use k8s_cri::v1;
 use tokio::sync::mpsc;
+use tonic::Streaming;
 
 use crate::{Client, Kind};
 
@@ -12,11 +13,13 @@ use crate::{Client, Kind};
 pub enum Notice {
     /// Something happened to a container or sandbox. The message carries the pod's state at that moment.
     Event(Box<v1::ContainerEventResponse>),
+    /// A container began or ended, as containerd's own events say. CRI shows it a moment later: list soon, and again until it does.
+    Task { container: String },
     /// Events begin (again): earlier events are lost. List now.
     Relist,
     /// Events stopped; they are tried again by themselves. List at intervals until the next [`Notice::Relist`].
     Lost { reason: String },
-    /// The runtime has no events (containerd before 1.7 says so): list at intervals, for good.
+    /// The runtime has no events, neither those of CRI nor containerd's own: list at intervals, for good.
     Unsupported {
         /// The runtime's message.
         reason: String,
@@ -54,38 +57,66 @@ impl Drop for Events {
     }
 }
 
+/// Where events come from.
+#[derive(Clone, Copy)]
+enum Source {
+    Cri,
+    Containerd,
+}
+
+/// The receiver of the notices is gone.
+struct Deaf;
+
 async fn follow(client: Client, sender: mpsc::Sender<Notice>) {
-    let mut failures = 0;
+    let (mut failures, mut source) = (0, Source::Cri);
     loop {
-        // Go runtimes send headers with the first event, so waiting for them may take for ever: that is not an error.
-        let reason = match client.open_events().await {
-            Ok(mut stream) => {
+        let ended = match source {
+            // Go runtimes send headers with the first event, so waiting for them may take for ever: that is not an error.
+            Source::Cri => match client.open_events().await {
+                Ok(stream) => Ok(pass(stream, &sender, |event| Some(Notice::Event(Box::new(event)))).await),
+                Err(error) => Err(error),
+            },
+            Source::Containerd => match client.open_containerd_events().await {
+                Ok(stream) => Ok(pass(stream, &sender, |event| event.container().map(|container| Notice::Task { container })).await),
+                Err(error) => Err(error),
+            },
+        };
+        let reason = match (ended, source) {
+            (Ok(Err(Deaf)), _) => return,
+            (Ok(Ok(reason)), _) => {
                 failures = 0;
-                if sender.send(Notice::Relist).await.is_err() {
-                    return;
-                }
-                loop {
-                    match stream.message().await {
-                        Ok(Some(event)) => {
-                            if sender.send(Notice::Event(Box::new(event))).await.is_err() {
-                                return;
-                            }
-                        }
-                        Ok(None) => break "the runtime closed the event stream".to_owned(),
-                        Err(status) => break status.message().to_owned(),
-                    }
-                }
+                reason
             }
-            Err(error) if error.kind() == Kind::Unimplemented => {
+            (Err(error), Source::Cri) if error.kind() == Kind::Unimplemented => {
+                source = Source::Containerd;
+                continue;
+            }
+            (Err(error), Source::Containerd) if error.kind() == Kind::Unimplemented => {
                 let _ = sender.send(Notice::Unsupported { reason: error.message() }).await;
                 return;
             }
-            Err(error) => error.to_string(),
+            (Err(error), _) => error.to_string(),
         };
         if sender.send(Notice::Lost { reason }).await.is_err() {
             return;
         }
         tokio::time::sleep(backoff::exponential(RETRY_MIN, RETRY_MAX, failures)).await;
         failures = failures.saturating_add(1);
+    }
+}
+
+/// Passes a stream's events on until it ends; returns why.
+async fn pass<T>(mut stream: Streaming<T>, sender: &mpsc::Sender<Notice>, notice: impl Fn(T) -> Option<Notice>) -> Result<String, Deaf> {
+    sender.send(Notice::Relist).await.map_err(|_| Deaf)?;
+    loop {
+        match stream.message().await {
+            Ok(Some(event)) => {
+                if let Some(notice) = notice(event) {
+                    sender.send(notice).await.map_err(|_| Deaf)?;
+                }
+            }
+            Ok(None) => return Ok("the runtime closed the event stream".to_owned()),
+            Err(status) => return Ok(status.message().to_owned()),
+        }
     }
 }

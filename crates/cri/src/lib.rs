@@ -2,10 +2,11 @@
 //!
 //! One [`Client`] serves one runtime. Connections are made when first needed and again after a loss, so a runtime that restarts
 //! costs failed calls, never a new client. Every call has a deadline; [`Error`] says what a caller can act on.
-//! [`Client::events`] follows `GetContainerEvents` and notifies the caller whenever it has to list again.
+//! [`Client::events`] follows `GetContainerEvents`, or containerd's own events, and notifies the caller whenever it has to list again.
 
 mod calls;
 mod client;
+mod containerd;
 mod endpoint;
 mod error;
 mod events;

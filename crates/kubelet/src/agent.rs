@@ -4,7 +4,7 @@ mod allocation;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cluster::{Change, EventRecorder, Informer, Key, Selection};
 use cri::labels::POD_UID;
@@ -264,20 +264,23 @@ impl Agent {
     /// Wakes workers when the runtime's objects change: by its events, else by listing.
     pub(crate) async fn follow_runtime(self: Arc<Self>) {
         let mut events = self.cri.events();
-        let mut listing = false;
+        let mut looks = Looks::default();
         let mut seen = Seen::default();
         loop {
-            let notice = if listing {
-                match tokio::time::timeout(self.polls.objects, events.next()).await {
-                    Ok(None) => {
-                        tokio::time::sleep(self.polls.objects).await;
-                        None
-                    }
-                    Ok(notice) => notice,
-                    Err(_) => None,
+            let due = looks.due(self.polls.objects).map(tokio::time::Instant::from_std);
+            let waited = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
                 }
-            } else {
-                events.next().await
+            };
+            let notice = tokio::select! {
+                notice = events.next(), if !looks.are_all_there_is => notice,
+                () = waited => {
+                    self.look(&mut seen).await;
+                    looks.looked(Instant::now());
+                    continue;
+                }
             };
             match notice {
                 Some(cri::Notice::Event(event)) => {
@@ -288,22 +291,32 @@ impl Agent {
                     }
                     continue;
                 }
-                Some(cri::Notice::Relist) => listing = false,
+                Some(cri::Notice::Task { .. }) => {
+                    looks.ask(Instant::now());
+                    continue;
+                }
+                Some(cri::Notice::Relist) => looks.without_events = false,
                 Some(cri::Notice::Lost { reason } | cri::Notice::Unsupported { reason }) => {
                     tracing::info!(reason, "no container events; listing once a second");
-                    listing = true;
+                    looks.without_events = true;
                 }
-                None => listing = true,
+                None => (looks.without_events, looks.are_all_there_is) = (true, true),
             }
-            match list(&self.cri).await {
-                Ok(now) => {
-                    for uid in changed(&seen, &now) {
-                        self.workers.tell(uid, Note::Wake);
-                    }
-                    seen = now;
+            self.look(&mut seen).await;
+            looks.looked(Instant::now());
+        }
+    }
+
+    /// Lists the runtime's objects, and wakes the workers of pods that have changed since the last look.
+    async fn look(&self, seen: &mut Seen) {
+        match list(&self.cri).await {
+            Ok(now) => {
+                for uid in changed(seen, &now) {
+                    self.workers.tell(uid, Note::Wake);
                 }
-                Err(error) => tracing::warn!(error = %error.as_report(), "listing the runtime's pods failed"),
+                *seen = now;
             }
+            Err(error) => tracing::warn!(error = %error.as_report(), "listing the runtime's pods failed"),
         }
     }
 
@@ -408,9 +421,65 @@ fn changed<'a>(before: &'a Seen, now: &'a Seen) -> BTreeSet<&'a String> {
     uids.filter(|uid| before.get(*uid) != now.get(*uid)).collect()
 }
 
+/// When the runtime's objects are listed.
+#[derive(Default)]
+struct Looks {
+    last: Option<Instant>,
+    /// Nothing says that they changed.
+    without_events: bool,
+    /// Nothing ever will.
+    are_all_there_is: bool,
+    /// A change is announced that the list may not show yet: the next look, the pause after it, and when to look no more.
+    soon: Option<(Instant, Duration, Instant)>,
+}
+
+impl Looks {
+    /// The first look after an announcement; each further one waits twice as long.
+    const FIRST: Duration = Duration::from_millis(10);
+    /// How long containerd may take to show over CRI what its events said.
+    const SHOWN: Duration = Duration::from_secs(1);
+
+    fn ask(&mut self, now: Instant) {
+        let next = self.soon.map_or(now + Self::FIRST, |(next, ..)| next.min(now + Self::FIRST));
+        self.soon = Some((next, Self::FIRST, now + Self::SHOWN));
+    }
+
+    fn looked(&mut self, now: Instant) {
+        self.last = Some(now);
+        self.soon = self.soon.and_then(|(_, pause, until)| (now < until).then_some((now + pause * 2, pause * 2, until)));
+    }
+
+    fn due(&self, poll: Duration) -> Option<Instant> {
+        let polled = self.without_events.then(|| self.last.map_or_else(Instant::now, |last| last + poll));
+        let soon = self.soon.map(|(next, ..)| next);
+        [polled, soon].into_iter().flatten().min()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_announced_change_is_looked_for_at_growing_intervals() {
+        let (begin, ms, poll) = (Instant::now(), Duration::from_millis, Duration::from_secs(1));
+        let mut looks = Looks::default();
+        assert_eq!(looks.due(poll), None, "events say when");
+        looks.ask(begin);
+        let mut at = Vec::new();
+        while let Some(due) = looks.due(poll) {
+            at.push(due.duration_since(begin).as_millis());
+            // A second announcement does not put the next look off.
+            if at.len() == 1 {
+                looks.ask(begin + ms(5));
+                assert_eq!(looks.due(poll), Some(due));
+            }
+            looks.looked(due);
+        }
+        assert_eq!(at, [10, 30, 70, 150, 310, 630, 1270]);
+        looks.without_events = true;
+        assert_eq!(looks.due(poll), Some(begin + ms(2270)), "a poll");
+    }
 
     #[test]
     fn logs_name_their_owner() {
