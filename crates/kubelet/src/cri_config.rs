@@ -1,18 +1,22 @@
 //! The CRI requests for a pod: what upstream's kubelet would send, in the node's own path form.
 
+mod names;
+
 use std::collections::HashMap;
 
 use cri::defaults::{MASKED_PATHS, READONLY_PATHS};
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use host::{NodeOs, PodPath};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext};
 use kube_rules::{container_path, expand};
 
 use crate::config::{Capacity, Resolver};
 use crate::pod::resources;
-use crate::pod::{container_hash, is_host_network};
+use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
+
+pub(crate) use names::{NameTooLong, Names};
 
 /// Why a container's security settings make no request. `container` names it with its pod.
 #[derive(Debug, thiserror::Error)]
@@ -86,23 +90,6 @@ fn pod_labels(pod: &Pod) -> HashMap<String, String> {
     HashMap::from([(POD_NAME.to_owned(), text(&m.name)), (POD_NAMESPACE.to_owned(), text(&m.namespace)), (POD_UID.to_owned(), text(&m.uid))])
 }
 
-/// Host name inside the pod.
-pub(crate) fn hostname(node: &NodeSide, pod: &Pod) -> String {
-    if is_host_network(pod) {
-        return node.node_name.clone();
-    }
-    let spec = pod.spec.clone().unwrap_or_default();
-    let own = spec.hostname.filter(|h| !h.is_empty()).unwrap_or_else(|| text(&pod.metadata.name));
-    let mut short: String = own.chars().take(63).collect();
-    short.truncate(short.trim_end_matches(['-', '.']).len());
-    match (spec.subdomain.filter(|s| !s.is_empty()), spec.set_hostname_as_fqdn) {
-        (Some(sub), Some(true)) => {
-            format!("{short}.{sub}.{}.svc.{}", text(&pod.metadata.namespace), node.cluster_domain)
-        }
-        _ => short,
-    }
-}
-
 /// Resolver settings by dnsPolicy and dnsConfig (upstream network/dns).
 pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
     let spec = pod.spec.clone().unwrap_or_default();
@@ -141,7 +128,9 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
     dns
 }
 
-pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) -> v1::PodSandboxConfig {
+/// # Errors
+/// When the pod's name is too long.
+pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) -> Result<v1::PodSandboxConfig, NameTooLong> {
     let m = &pod.metadata;
     let spec = pod.spec.clone().unwrap_or_default();
     let mut labels: HashMap<String, String> = m.labels.clone().unwrap_or_default().into_iter().collect();
@@ -159,9 +148,9 @@ pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) 
             host_ip: text(&p.host_ip),
         })
         .collect();
-    v1::PodSandboxConfig {
+    Ok(v1::PodSandboxConfig {
         metadata: Some(v1::PodSandboxMetadata { name: text(&m.name), uid: text(&m.uid), namespace: text(&m.namespace), attempt }),
-        hostname: hostname(node, pod),
+        hostname: names::of_sandbox(node, pod)?,
         log_directory: logs.to_string(),
         dns_config: Some(dns(node, pod)),
         port_mappings: if is_host_network(pod) { Vec::new() } else { port_mappings },
@@ -175,7 +164,7 @@ pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) 
             .collect(),
         linux: Some(linux_sandbox(node.os, pod)),
         windows: node.os.is_windows().then(|| windows_sandbox(pod)),
-    }
+    })
 }
 
 fn namespaces(pod: &Pod) -> v1::NamespaceOption {
@@ -202,6 +191,7 @@ fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
     };
     let mut config = v1::LinuxPodSandboxConfig::default();
     if !os.is_windows() {
+        security.privileged = pod.spec.as_ref().is_some_and(has_privileged);
         security.run_as_user = context.run_as_user.map(|value| v1::Int64Value { value });
         security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
         security.supplemental_groups = groups(&context);
@@ -211,6 +201,12 @@ fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
     }
     config.security_context = Some(security);
     config
+}
+
+/// Whether a runtime has to let a privileged container into the pod's sandbox.
+fn has_privileged(spec: &PodSpec) -> bool {
+    let privileged = |c: &Container| c.security_context.as_ref().and_then(|context| context.privileged) == Some(true);
+    containers(spec).any(|(_, c)| privileged(c))
 }
 
 fn groups(context: &PodSecurityContext) -> Vec<i64> {
@@ -429,7 +425,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn node(os: NodeOs) -> NodeSide {
+    pub(super) fn node(os: NodeOs) -> NodeSide {
         NodeSide {
             os,
             node_name: "win01".into(),
@@ -443,7 +439,7 @@ mod tests {
 
     const WIN: NodeOs = NodeOs::Windows { build: 20348 };
 
-    fn pod(spec: serde_json::Value) -> Pod {
+    pub(super) fn pod(spec: serde_json::Value) -> Pod {
         let mut full = json!({"containers": [{"name": "c", "image": "img"}]});
         for (k, v) in spec.as_object().unwrap() {
             full[k] = v.clone();
@@ -487,15 +483,27 @@ mod tests {
         let logs = PodPath::parse(WIN, "/var/log/pods/ns_p_u").unwrap();
         let p = pod(json!({"securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}},
             "containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}));
-        let s = sandbox(&node(WIN), &p, 1, &logs);
+        let s = sandbox(&node(WIN), &p, 1, &logs).unwrap();
         assert_eq!(s.log_directory, r"C:\var\log\pods\ns_p_u");
         assert_eq!(s.hostname, "p");
         assert_eq!((s.port_mappings[0].container_port, s.port_mappings[0].host_port), (80, 8080));
         assert_eq!(s.windows.unwrap().security_context.unwrap().run_as_username, "ContainerUser");
         assert_eq!(s.labels["io.kubernetes.pod.uid"], "u");
         assert_eq!(s.labels["a"], "b");
-        let long = pod(json!({"hostname": "x".repeat(70)}));
-        assert_eq!(hostname(&node(WIN), &long).len(), 63);
+    }
+
+    #[test]
+    fn a_sandbox_lets_privileged_containers_in_only_where_the_pod_has_one() {
+        let logs = PodPath::parse(NodeOs::Linux, "/var/log/pods/ns_p_u").unwrap();
+        let c = |name: &str, privileged: bool| json!({"name": name, "image": "img", "securityContext": {"privileged": privileged}});
+        for (spec, want) in [
+            (json!({"containers": [c("a", false), c("b", false)]}), false),
+            (json!({"containers": [c("a", false), c("b", true)]}), true),
+            (json!({"initContainers": [c("i", true)], "containers": [c("a", false)]}), true),
+        ] {
+            let config = sandbox(&node(NodeOs::Linux), &pod(spec.clone()), 0, &logs).unwrap();
+            assert_eq!(config.linux.unwrap().security_context.unwrap().privileged, want, "{spec}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The node agent as a whole: API server real, runtime in memory, one simulated Windows node.
 
+#[path = "agent/adoption.rs"]
+mod adoption;
 mod common;
 #[path = "agent/csi.rs"]
 mod csi;

@@ -195,10 +195,12 @@ impl Root {
     /// Binds what `sub` names in `volume` at `place`; see [`super::HostRoot::sub_path`].
     pub(super) fn sub_path(&self, volume: &[String], sub: &[String], place: &[String]) -> io::Result<Option<Hold>> {
         let mut here = self.open_in(volume, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        // What is made is as open as the volume, as upstream: pods write there as whatever user they have.
+        let mode = fstat(&here)?.st_mode & 0o2777;
         for name in sub {
             let name = self.spelt(&here, name)?;
             here = match open_plain(here.as_fd(), &name) {
-                Err(Errno::ENOENT) => make_dir(here.as_fd(), &name, 0o750)?,
+                Err(Errno::ENOENT) => make_dir(here.as_fd(), &name, mode)?,
                 Err(Errno::ELOOP) => {
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{name} is a link")));
                 }

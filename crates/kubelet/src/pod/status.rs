@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
-    PodCondition, PodIP, PodSpec, PodStatus, ResourceRequirements,
+    PodCondition, PodIP, PodSpec, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -68,10 +68,36 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let (inits, mains): (Vec<_>, Vec<_>) = all.into_iter().partition(|(k, _)| *k != Kind::Main);
     let statuses = |list: Vec<(Kind, ContainerStatus)>| (!list.is_empty()).then(|| list.into_iter().map(|(_, s)| s).collect());
     status.init_container_statuses = statuses(inits);
+    status.allocated_resources = i.node.resizes.then(|| allocated(spec)).filter(|all| !all.is_empty());
     status.container_statuses = statuses(mains);
     let ephemeral = |c: &Spec| ContainerStatus { ready: false, started: None, ..container(i, Kind::Init, c, waiting, ending, &old) };
     status.ephemeral_container_statuses = (!i.ephemeral.is_empty()).then(|| i.ephemeral.iter().map(ephemeral).collect());
     status
+}
+
+/// What the pod has of its node as a whole.
+fn allocated(spec: &PodSpec) -> BTreeMap<String, ApiQuantity> {
+    let shown = |name: &str, amount: Quantity| match name {
+        "cpu" => Quantity::from_millis(amount.milli_value()),
+        _ => Quantity::from_bytes(amount.value()),
+    };
+    let all = kube_rules::pod_requests(spec);
+    all.into_iter().map(|(name, amount)| (name.clone(), ApiQuantity(shown(&name, amount).to_string()))).collect()
+}
+
+/// A container's mounts, which its status repeats. Those that are only read are so at their first level: recursive read-only mounts need a
+/// runtime's handler that offers them, and the agent asks for none.
+fn mounts(c: &Spec) -> Option<Vec<VolumeMountStatus>> {
+    c.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty()).map(|mounts| {
+        let status = |mount: &VolumeMount| VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: mount.read_only.filter(|only| *only),
+            recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".to_owned()),
+            volume_status: None,
+        };
+        mounts.iter().map(status).collect()
+    })
 }
 
 /// A condition of the pod's status.
@@ -138,6 +164,7 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
         resources: Some(resources(i, c, newest)),
         last_state: previous.map(|p| terminated(i, p)).or_else(kept),
+        volume_mounts: mounts(c),
         ..Default::default()
     };
     match newest.state {
@@ -237,7 +264,13 @@ fn connected(i: &Input<'_>, c: &Container) -> bool {
 
 /// The status of a container that the runtime does not hold.
 fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod: &PodStatus) -> ContainerStatus {
-    let mut status = ContainerStatus { name: c.name.clone(), image: c.image.clone().unwrap_or_default(), started: Some(false), ..Default::default() };
+    let mut status = ContainerStatus {
+        name: c.name.clone(),
+        image: c.image.clone().unwrap_or_default(),
+        started: Some(false),
+        volume_mounts: mounts(c),
+        ..Default::default()
+    };
     let old = old_status(i, &c.name);
     if let Some(old) = old {
         status.restart_count = old.restart_count;

@@ -147,10 +147,35 @@ impl World {
 const INIT: &str = r#"{"initContainers":[{"name":"i","image":"x"},{"name":"side","image":"x","restartPolicy":"Always"},{"name":"j","image":"x"}]}"#;
 
 #[test]
+fn statuses_repeat_mounts_and_the_pods_requests_as_upstreams_do() {
+    let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}});
+    let mounts = json!([{"name": "token", "mountPath": "/token", "readOnly": true}, {"name": "scratch", "mountPath": "/scratch"}]);
+    let world = World::new(json!({"containers": [{"name": "c", "image": "img", "volumeMounts": mounts, "resources": resources("10m", "20Mi")},
+        {"name": "d", "image": "img", "resources": resources("500m", "1Gi")}]}));
+    let (missing, running) = (world.step().status, world.sandbox(true).container("c", State::Running, 0, 0).step().status);
+    for status in [missing, running] {
+        let c = &status.container_statuses.as_ref().unwrap()[0];
+        let want = json!([{"name": "token", "mountPath": "/token", "readOnly": true, "recursiveReadOnly": "Disabled"},
+            {"name": "scratch", "mountPath": "/scratch"}]);
+        assert_eq!(json!(c.volume_mounts), want);
+        assert_eq!(json!(status.allocated_resources), json!({"cpu": "510m", "memory": "1044Mi"}));
+    }
+}
+
+#[test]
 fn container_hashes_are_those_of_upstreams_kubelet() {
-    // Of upstream's own test (container/container_hash_test.go).
-    let spec: Spec = serde_json::from_value(json!({"name": "test_container", "image": "foo/image:v1", "command": ["any"]})).unwrap();
-    assert_eq!(container_hash(&spec), "8e45cbd0");
+    // The first is of upstream's own test (container/container_hash_test.go), the others of containers that its kubelet 1.36 made.
+    let (agnhost, busybox) = ("registry.k8s.io/e2e-test-images/agnhost:2.63.0", "registry.k8s.io/e2e-test-images/busybox:1.37.0-1");
+    for (name, image, want) in [
+        ("test_container", "foo/image:v1", "8e45cbd0"),
+        ("c", agnhost, "8cd7e80f"),
+        ("c", busybox, "a6dd0ded"),
+        ("i1", busybox, "51efb9d8"),
+        ("side", busybox, "5f5f5957"),
+    ] {
+        let spec: Spec = serde_json::from_value(json!({"name": name, "image": image, "command": ["any"]})).unwrap();
+        assert_eq!(container_hash(&spec), want, "{name} {image}");
+    }
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl Worker {
         let made = async {
             let runtime_handler = self.handler().await?;
             self.agent.root.create_dir_all(&self.dirs.logs, 0o755)?;
-            let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs);
+            let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs)?;
             let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
             self.agent.cri.run_pod_sandbox(request).await.map_err(|error| SandboxError::Run(error.into()))
         };
@@ -145,7 +145,8 @@ impl Worker {
     /// Begins to find or pull an image.
     fn ensure_image(&mut self, container: String) -> Option<Event> {
         let spec = self.state.spec_of(&container)?;
-        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, 0, &self.dirs.logs);
+        // A pod whose name makes no sandbox has none to pull for.
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, 0, &self.dirs.logs).ok()?;
         let (site, tell) = (self.site(), self.tell.clone());
         tokio::spawn(async move {
             let result = image::ensure(&site, &spec, sandbox).await;

@@ -4,7 +4,7 @@ use host::{HostError, PathError};
 
 use crate::bundles::BundleError;
 use crate::claims::ClaimError;
-use crate::cri_config::SecurityError;
+use crate::cri_config::{NameTooLong, SecurityError};
 use crate::env::EnvError;
 use crate::error::{ApiError, RuntimeError};
 use crate::pod::WaitingReason;
@@ -52,6 +52,8 @@ pub(super) enum SandboxError {
     #[error("Failed to create pod sandbox")]
     Class(#[from] RuntimeClassError),
     #[error("Failed to create pod sandbox")]
+    Name(#[from] NameTooLong),
+    #[error("Failed to create pod sandbox")]
     LogDirectory(#[from] HostError),
     #[error("Failed to create pod sandbox")]
     Run(#[source] RuntimeError),
@@ -62,7 +64,7 @@ pub(super) enum SandboxError {
 impl SandboxError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            SandboxError::Class(_) | SandboxError::LogDirectory(_) | SandboxError::Run(_) => "FailedCreatePodSandBox",
+            SandboxError::Class(_) | SandboxError::Name(_) | SandboxError::LogDirectory(_) | SandboxError::Run(_) => "FailedCreatePodSandBox",
             SandboxError::Stop(_) => "FailedKillPod",
         }
     }
@@ -103,6 +105,8 @@ pub(super) enum ConfigError {
     Source(#[from] SourceError),
     #[error(transparent)]
     Env(#[from] EnvError),
+    #[error(transparent)]
+    Name(#[from] NameTooLong),
     #[error("cannot mount a sub-path of the image volume {volume:?}: the node agent's runtime interface has none; mount the whole image")]
     ImageSubPath { volume: String },
     #[error("image {image:?} of volume {volume:?} is not on the node any more")]

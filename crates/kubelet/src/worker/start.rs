@@ -119,7 +119,7 @@ impl Worker {
         let devices = self.devices(c)?;
         let side = ContainerSide { image, restarts, env, mounts, devices, target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;
-        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs);
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs)?;
         Ok((config, sandbox, holds))
     }
 
@@ -269,17 +269,14 @@ impl Worker {
     /// The pod's hosts file: itself or, in its node's network, what the node's file says; and its aliases.
     fn write_hosts(&self) -> Result<PodPath, ConfigError> {
         let path = self.dirs.pod.join("etc-hosts")?;
-        let name = cri_config::hostname(&self.agent.side, &self.state.pod);
+        let names = cri_config::Names::of(&self.agent.side, &self.state.pod);
         let spec = self.state.pod.spec.clone().unwrap_or_default();
         let aliases = spec.host_aliases.unwrap_or_default();
         let text = if is_host_network(&self.state.pod) {
             let node = self.agent.root.read(&PodPath::parse(self.agent.side.os, NODE_HOSTS)?, MAX_HOSTS)?;
             hosts::text(&hosts::Base::Node(&node.unwrap_or_default()), &aliases)
         } else {
-            let ns = self.state.pod.metadata.namespace.as_deref().unwrap_or_default();
-            let subdomain = spec.subdomain.filter(|s| !s.is_empty());
-            let domain = subdomain.map(|sub| format!("{sub}.{ns}.svc.{}", self.agent.side.cluster_domain));
-            hosts::text(&hosts::Base::Pod { addresses: &self.state.pod_ips(), name: &name, domain }, &aliases)
+            hosts::text(&hosts::Base::Pod { addresses: &self.state.pod_ips(), name: &names.host, domain: names.domain }, &aliases)
         };
         self.agent.root.create_dir_all(&self.dirs.pod, 0o750)?;
         self.agent.root.write_file(&path, &text, 0o644)?;

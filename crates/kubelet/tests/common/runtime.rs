@@ -198,6 +198,7 @@ fn container_status(c: &Container) -> v1::ContainerStatus {
         image_ref: c.config.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
         labels: c.config.labels.clone(),
         annotations: c.config.annotations.clone(),
+        mounts: c.config.mounts.clone(),
         resources: Some(v1::ContainerResources { linux: c.config.linux.as_ref().and_then(|l| l.resources.clone()), windows: None }),
         ..Default::default()
     }
