@@ -1,11 +1,11 @@
 //! Files of a real Windows node. Each path is walked by handles, one component after the other, below the drive's own handle: a link
-//! (symbolic link, junction, mount point, any other reparse point) is opened itself and refused, and what a component is exchanged for
+//! (symbolic link, junction, mount point) is opened itself and refused, and what a component is exchanged for
 //! afterwards changes nothing. Links are made only in directories that the agent alone writes to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::windows::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::windows::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use windows_sys::Wdk::Storage::FileSystem::{FILE_CREATE, FILE_NON_DIRECTORY_FILE, FILE_OPEN, FILE_OPEN_IF};
@@ -15,7 +15,7 @@ use windows_sys::Win32::Storage::FileSystem::{
 };
 
 use super::{FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, acl, too_deep};
-use nt::{Descriptor, How};
+use nt::{Descriptor, Entry, How};
 
 #[path = "windows/nt.rs"]
 mod nt;
@@ -41,14 +41,21 @@ pub(super) struct Root {
     handle: File,
 }
 
-fn is_link(attributes: u32) -> bool {
-    attributes & FILE_ATTRIBUTE_REPARSE_POINT != 0
+/// The bit of tags that stand for another name: of links of any kind and of mount points.
+const SURROGATE: u32 = 0x2000_0000;
+/// The tag of a unix socket.
+const UNIX_SOCKET: u32 = 0x8000_0023;
+
+/// Whether an object leads elsewhere; one that does not say what it is may.
+fn is_link(entry: Entry) -> bool {
+    entry.attributes & FILE_ATTRIBUTE_REPARSE_POINT != 0 && (entry.tag == 0 || entry.tag & SURROGATE != 0)
 }
 
-fn kind_of(attributes: u32) -> FileKind {
-    match attributes {
-        _ if is_link(attributes) => FileKind::Link,
-        _ if attributes & FILE_ATTRIBUTE_DIRECTORY != 0 => FileKind::Directory,
+fn kind_of(entry: Entry) -> FileKind {
+    match entry {
+        _ if is_link(entry) => FileKind::Link,
+        Entry { attributes, tag: UNIX_SOCKET } if attributes & FILE_ATTRIBUTE_REPARSE_POINT != 0 => FileKind::Socket,
+        Entry { attributes, .. } if attributes & FILE_ATTRIBUTE_DIRECTORY != 0 => FileKind::Directory,
         _ => FileKind::File,
     }
 }
@@ -56,7 +63,7 @@ fn kind_of(attributes: u32) -> FileKind {
 /// Opens an entry of a directory that is no link.
 fn open_plain(dir: &File, name: &str, how: How<'_>) -> io::Result<File> {
     let object = nt::open_at(dir, name, how)?;
-    if is_link(object.metadata()?.file_attributes()) {
+    if is_link(nt::entry(&object)?) {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{name} is a link")));
     }
     Ok(object)
@@ -99,7 +106,7 @@ impl Root {
 
     pub(super) fn resolve(&self, path: &[String]) -> io::Result<Resolved> {
         let handle = self.object(path, How { access: FILE_READ_DATA | FILE_READ_ATTRIBUTES, ..THERE })?;
-        Ok(Resolved { kind: kind_of(handle.metadata()?.file_attributes()), handle, path: self.text(path) })
+        Ok(Resolved { kind: kind_of(nt::entry(&handle)?), handle, path: self.text(path) })
     }
 
     pub(super) fn create_dir_all(&self, path: &[String], _mode: u32) -> io::Result<()> {
@@ -134,7 +141,7 @@ impl Root {
     }
 
     pub(super) fn read_dir(&self, path: &[String]) -> io::Result<Vec<(String, FileKind)>> {
-        Ok(nt::list(&self.descend(path)?)?.into_iter().map(|(name, attributes)| (name, kind_of(attributes))).collect())
+        Ok(nt::list(&self.descend(path)?)?.into_iter().map(|(name, entry)| (name, kind_of(entry))).collect())
     }
 
     pub(super) fn remove_tree(&self, path: &[String]) -> io::Result<()> {
@@ -283,7 +290,7 @@ fn remove_entry(dir: &File, name: &str, depth: usize) -> io::Result<()> {
         return Err(too_deep());
     }
     let object = nt::open_at(dir, name, How { access: DELETE | FILE_LIST_DIRECTORY | FILE_READ_ATTRIBUTES, ..THERE })?;
-    if kind_of(object.metadata()?.file_attributes()) == FileKind::Directory {
+    if kind_of(nt::entry(&object)?) == FileKind::Directory {
         for (child, _) in nt::list(&object)? {
             missing_is_fine(remove_entry(&object, &child, depth + 1))?;
         }
@@ -297,7 +304,7 @@ fn current(dir: &File) -> io::Result<Option<String>> {
     if !names.iter().any(|(name, _)| name == DATA) {
         return Ok(None);
     }
-    let generations = names.into_iter().filter(|(name, attributes)| name.starts_with("..") && kind_of(*attributes) == FileKind::Directory);
+    let generations = names.into_iter().filter(|(name, entry)| name.starts_with("..") && kind_of(*entry) == FileKind::Directory);
     Ok(generations.map(|(name, _)| name).max())
 }
 
@@ -320,8 +327,8 @@ fn count_files(dir: &File, depth: usize) -> io::Result<usize> {
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
-    nt::list(dir)?.into_iter().try_fold(0, |total, (name, attributes)| {
-        let inner = kind_of(attributes) == FileKind::Directory;
+    nt::list(dir)?.into_iter().try_fold(0, |total, (name, entry)| {
+        let inner = kind_of(entry) == FileKind::Directory;
         Ok(total + if inner { count_files(&open_plain(dir, &name, DIRECTORY.directory())?, depth + 1)? } else { 1 })
     })
 }
@@ -342,8 +349,8 @@ fn link_names(dir: &File, text: &Path, files: &BTreeMap<String, VolumeFile>) -> 
         let link = text.join(name);
         if *is_dir { std::os::windows::fs::symlink_dir(&target, &link)? } else { std::os::windows::fs::symlink_file(&target, &link)? }
     }
-    for (name, attributes) in there {
-        if is_link(attributes) && !name.starts_with("..") && !desired.contains_key(name.as_str()) {
+    for (name, entry) in there {
+        if is_link(entry) && !name.starts_with("..") && !desired.contains_key(name.as_str()) {
             remove_entry(dir, &name, 0)?;
         }
     }
@@ -355,10 +362,10 @@ fn measure(dir: &File, depth: usize, usage: &mut Usage) -> io::Result<()> {
     if depth > MAX_DEPTH {
         return Err(too_deep());
     }
-    for (name, attributes) in nt::list(dir)? {
+    for (name, entry) in nt::list(dir)? {
         let Ok(object) = nt::open_at(dir, &name, THERE) else { continue };
         usage.inodes += 1;
-        match kind_of(attributes) {
+        match kind_of(entry) {
             FileKind::Directory => {
                 if let Ok(inner) = open_plain(dir, &name, DIRECTORY.directory()) {
                     measure(&inner, depth + 1, usage)?;

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::windows::fs::MetadataExt as _;
 use std::os::windows::io::{AsRawHandle, FromRawHandle};
 use std::ptr;
 
@@ -17,10 +18,10 @@ use windows_sys::Win32::Security::{
     DACL_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, SECURITY_DESCRIPTOR, SetKernelObjectSecurity,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    FILE_ATTRIBUTE_NORMAL, FILE_DISPOSITION_FLAG_DELETE, FILE_DISPOSITION_FLAG_IGNORE_READONLY_ATTRIBUTE, FILE_DISPOSITION_FLAG_POSIX_SEMANTICS,
-    FILE_DISPOSITION_INFO, FILE_DISPOSITION_INFO_EX, FILE_ID_BOTH_DIR_INFO, FILE_INFO_BY_HANDLE_CLASS, FILE_RENAME_INFO, FileDispositionInfo,
-    FileDispositionInfoEx, FileIdBothDirectoryInfo, FileIdBothDirectoryRestartInfo, GetFileInformationByHandleEx, SYNCHRONIZE,
-    SetFileInformationByHandle,
+    FILE_ATTRIBUTE_NORMAL, FILE_ATTRIBUTE_REPARSE_POINT, FILE_ATTRIBUTE_TAG_INFO, FILE_DISPOSITION_FLAG_DELETE,
+    FILE_DISPOSITION_FLAG_IGNORE_READONLY_ATTRIBUTE, FILE_DISPOSITION_FLAG_POSIX_SEMANTICS, FILE_DISPOSITION_INFO, FILE_DISPOSITION_INFO_EX,
+    FILE_ID_BOTH_DIR_INFO, FILE_INFO_BY_HANDLE_CLASS, FILE_RENAME_INFO, FileAttributeTagInfo, FileDispositionInfo, FileDispositionInfoEx,
+    FileIdBothDirectoryInfo, FileIdBothDirectoryRestartInfo, GetFileInformationByHandleEx, SYNCHRONIZE, SetFileInformationByHandle,
 };
 use windows_sys::Win32::System::IO::IO_STATUS_BLOCK;
 
@@ -113,8 +114,28 @@ pub(super) fn open_at(dir: &File, name: &str, how: How<'_>) -> io::Result<File> 
     Ok(unsafe { File::from_raw_handle(handle) })
 }
 
-/// The names in an open directory, with their attributes.
-pub(super) fn list(dir: &File) -> io::Result<Vec<(String, u32)>> {
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub attributes: u32,
+    /// Of a reparse point: which kind of one.
+    pub tag: u32,
+}
+
+/// What an open object is.
+pub(super) fn entry(object: &File) -> io::Result<Entry> {
+    let attributes = object.metadata()?.file_attributes();
+    let mut info = FILE_ATTRIBUTE_TAG_INFO::default();
+    if attributes & FILE_ATTRIBUTE_REPARSE_POINT != 0 {
+        let size = size_of_val(&info) as u32;
+        // SAFETY: the answer is written to an owned structure of the size that is told.
+        last(unsafe { GetFileInformationByHandleEx(object.as_raw_handle(), FileAttributeTagInfo, (&raw mut info).cast(), size) })?;
+    }
+    Ok(Entry { attributes, tag: info.ReparseTag })
+}
+
+/// The names in an open directory, with what they name.
+pub(super) fn list(dir: &File) -> io::Result<Vec<(String, Entry)>> {
     let mut buffer = vec![0u64; ENTRIES / 8];
     let mut names = Vec::new();
     let mut class: FILE_INFO_BY_HANDLE_CLASS = FileIdBothDirectoryRestartInfo;
@@ -129,14 +150,16 @@ pub(super) fn list(dir: &File) -> io::Result<Vec<(String, u32)>> {
         let mut offset = 0;
         loop {
             // SAFETY: Windows wrote an entry at each offset that it named, aligned to eight bytes, with its name inside the buffer.
-            let (next, attributes, name) = unsafe {
+            let (next, found, name) = unsafe {
                 let entry = buffer.as_ptr().cast::<u8>().add(offset).cast::<FILE_ID_BOTH_DIR_INFO>();
                 let length = (*entry).FileNameLength as usize / 2;
                 let name = std::slice::from_raw_parts((&raw const (*entry).FileName).cast::<u16>(), length);
-                ((*entry).NextEntryOffset as usize, (*entry).FileAttributes, String::from_utf16(name))
+                // Of reparse points the size of extended attributes is the tag (MS-FSCC 2.4.17).
+                let found = Entry { attributes: (*entry).FileAttributes, tag: (*entry).EaSize };
+                ((*entry).NextEntryOffset as usize, found, String::from_utf16(name))
             };
             // A name that is no text cannot be meant by any path.
-            names.extend(name.ok().filter(|name| name != "." && name != "..").map(|name| (name, attributes)));
+            names.extend(name.ok().filter(|name| name != "." && name != "..").map(|name| (name, found)));
             if next == 0 {
                 break;
             }
@@ -178,7 +201,7 @@ pub(super) fn rename(object: &File, dir: &File, name: &str) -> io::Result<()> {
         (*info).FileNameLength = bytes as u32;
         ptr::copy_nonoverlapping(text.as_ptr(), (&raw mut (*info).FileName).cast::<u16>(), text.len());
     }
-    let mut set = |class: FILE_INFORMATION_CLASS, flags: u32| {
+    let set = |class: FILE_INFORMATION_CLASS, flags: u32| {
         let mut block = IO_STATUS_BLOCK::default();
         // SAFETY: as above; both classes begin with the flags, of which the older one reads a byte.
         unsafe {

@@ -94,6 +94,18 @@ fn a_volume_is_restricted_and_its_files_are_written_anew() {
 }
 
 #[test]
+fn only_what_stands_for_another_name_is_a_link() {
+    let of = |attributes, tag| kind_of(Entry { attributes, tag });
+    let (reparse, directory) = (FILE_ATTRIBUTE_REPARSE_POINT, FILE_ATTRIBUTE_DIRECTORY);
+    assert_eq!((of(0, 7), of(directory, 7)), (FileKind::File, FileKind::Directory), "not a reparse point: the number is none");
+    for tag in [0xA000_000C, 0xA000_0003, 0xA000_001D, 0] {
+        assert_eq!(of(reparse | directory, tag), FileKind::Link, "{tag:x}");
+    }
+    assert_eq!(of(reparse, UNIX_SOCKET), FileKind::Socket);
+    assert_eq!(of(reparse, 0x8000_0013), FileKind::File, "a deduplicated file");
+}
+
+#[test]
 fn windows_reads_each_access_list() {
     let all = [Reader::LocalService, Reader::NetworkService, Reader::Users, Reader::WebServer, Reader::ContainerUser];
     for count in 0..=all.len() {
