@@ -7,7 +7,6 @@ mod facts;
 mod machine;
 mod root;
 mod routes;
-mod text;
 
 #[cfg(target_os = "linux")]
 pub use addresses::LinuxAddresses;
@@ -15,7 +14,7 @@ pub use addresses::LinuxAddresses;
 pub use addresses::WindowsAddresses;
 pub use addresses::{Addresses, AddressesError, HostAddress};
 pub use facts::HostFacts;
-pub use kube_rules::{NodeOs, PathError, PodPath};
+pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
 pub use machine::{Available, Load, Machine};
 pub use root::{FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, Space, Usage, VolumeFile};
 #[cfg(target_os = "linux")]
@@ -23,4 +22,3 @@ pub use routes::LinuxRoutes;
 #[cfg(windows)]
 pub use routes::WindowsRoutes;
 pub use routes::{HostRoute, OUR_PROTOCOL, Routes, RoutesError};
-pub use text::decode_text;

@@ -2,7 +2,7 @@
 //!
 //! About pods and nodes: resource requests, taints and tolerations, node affinity, label and field selectors, host ports, readiness, OS
 //! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms, schedules and
-//! QoS classes. About any object: errors of fields. About clusters: bootstrap tokens. About CSI volumes: names. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
+//! QoS classes. About any object: errors of fields. About files: the text that users write. About clusters: bootstrap tokens. About CSI volumes: names. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
 
 pub mod admission;
 pub mod bootstrap_token;
@@ -26,6 +26,7 @@ pub mod selector;
 pub mod static_pod;
 pub mod sysctl;
 pub mod taints;
+mod text;
 
 pub use admission::{Refusal, admit_os};
 pub use expand::expand;
@@ -41,3 +42,4 @@ pub use readiness::{is_node_ready, is_pod_ready, is_status_ready};
 pub use reference::{Reference, ReferenceError};
 pub use requests::{Amounts, Resources, pod_requests};
 pub use selector::{FieldSelector, Labels, Selector, SelectorError};
+pub use text::decode_text;

@@ -35,6 +35,26 @@ pub struct Resolver {
     pub options: Vec<String>,
 }
 
+impl Resolver {
+    /// Of a file of the form of resolv.conf: of several `search` and `options` lines the last counts, as upstream reads them.
+    pub fn parse(text: &str) -> Self {
+        let mut resolver = Self::default();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {
+            let mut words = line.split_whitespace();
+            let (keyword, rest) = (words.next(), words.map(str::to_owned));
+            match keyword {
+                Some("nameserver") => resolver.servers.extend(rest.take(1)),
+                Some("search") => {
+                    resolver.searches = rest.map(|name| if name == "." { name } else { name.trim_end_matches('.').to_owned() }).collect()
+                }
+                Some("options") => resolver.options = rest.collect(),
+                _ => {}
+            }
+        }
+        resolver
+    }
+}
+
 /// When container logs are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRotation {
@@ -133,8 +153,8 @@ pub struct ServerConfig {
     /// Serving certificate, PEM.
     pub cert_pem: String,
     pub key_pem: String,
-    /// CA of client certificates, PEM.
-    pub client_ca_pem: String,
+    /// CA of client certificates, PEM; None where clients need tokens.
+    pub client_ca_pem: Option<String>,
 }
 
 /// Everything the agent needs.
@@ -201,4 +221,22 @@ pub struct Config {
     pub server: Option<ServerConfig>,
     /// Plain HTTP health on 127.0.0.1:10248, bound already; None leaves it out.
     pub healthz: Option<TcpListener>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolvers_are_read_as_upstream_reads_them() {
+        let text = "# made by hand\nnameserver 10.0.0.1 ignored\n; another\nnameserver fd00::1\nsearch old.example\nsearch corp.example. lan\n\
+                    options ndots:3 timeout:1\nnameserver\ndomain x\n";
+        let expected = Resolver {
+            servers: vec!["10.0.0.1".into(), "fd00::1".into()],
+            searches: vec!["corp.example".into(), "lan".into()],
+            options: vec!["ndots:3".into(), "timeout:1".into()],
+        };
+        assert_eq!(Resolver::parse(text), expected);
+        assert_eq!(Resolver::parse(""), Resolver::default());
+    }
 }

@@ -113,7 +113,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     let server = config.server.take();
     let agent = pods(&config, ground, tasks);
     if let Some(server) = server {
-        let tls = tls::server(&server.cert_pem, &server.key_pem, &server.client_ca_pem)?;
+        let tls = tls::server(&server.cert_pem, &server.key_pem, server.client_ca_pem.as_deref())?;
         let auth = Auth::new(config.client.clone());
         let state = Arc::new(Server::new(agent, auth, configz(&config), config.hcn.take()));
         tasks.spawn(server::serve(state, server.listener, tls));
@@ -378,7 +378,7 @@ fn configz(config: &Config) -> serde_json::Value {
         "imageGCHighThresholdPercent": config.images.high_percent,
         "imageGCLowThresholdPercent": config.images.low_percent,
         "imageMinimumGCAge": go_duration(config.images.min_age),
-        "nodeStatusUpdateFrequency": "10s",
+        "nodeStatusUpdateFrequency": go_duration(config.polls.node),
         "nodeStatusReportFrequency": "5m0s",
         "nodeLeaseDurationSeconds": 40,
         "syncFrequency": "1m0s",

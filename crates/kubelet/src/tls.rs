@@ -28,26 +28,28 @@ fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'sta
     CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(|source| TlsError::Pem { what, source })
 }
 
-/// TLS that asks for client certificates of one CA and lets others in unauthenticated, so that
+/// TLS that asks for client certificates of one CA, where there is one, and lets others in unauthenticated, so that
 /// bearer tokens work.
-pub(crate) fn server(cert: &str, key: &str, client_ca: &str) -> Result<Arc<ServerConfig>, TlsError> {
+pub(crate) fn server(cert: &str, key: &str, client_ca: Option<&str>) -> Result<Arc<ServerConfig>, TlsError> {
     let boxed = |e: rustls::Error| TlsError::Config(Box::new(e));
     let provider = Arc::new(ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    for ca in certificates(client_ca, "client CA")? {
-        roots.add(ca).map_err(boxed)?;
-    }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| TlsError::Config(Box::new(e)))?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|source| TlsError::Pem { what: "serving key", source })?;
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(boxed)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates(cert, "serving certificate")?, key)
-        .map_err(boxed)?;
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(boxed)?;
+    let builder = match client_ca {
+        Some(ca) => {
+            let mut roots = RootCertStore::empty();
+            for ca in certificates(ca, "client CA")? {
+                roots.add(ca).map_err(boxed)?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()
+                .map_err(|e| TlsError::Config(Box::new(e)))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(certificates(cert, "serving certificate")?, key).map_err(boxed)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -4,7 +4,11 @@
 pub mod control_plane;
 pub mod fabric;
 pub mod kube_proxy;
+pub mod kubelet;
+mod machine;
 pub mod node;
 pub mod policy;
+#[cfg(windows)]
+mod service;
 #[cfg(target_os = "linux")]
 pub mod up;

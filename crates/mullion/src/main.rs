@@ -17,6 +17,8 @@ mod linux;
 
 use std::process::ExitCode;
 
+use node_config::node::flags::Program;
+
 fn main() -> ExitCode {
     let mut args = std::env::args();
     let name = args.next().unwrap_or_default();
@@ -26,6 +28,9 @@ fn main() -> ExitCode {
     }
     if app::kube_proxy::is_own_name(name) {
         return exit::report(app::kube_proxy::main(args), false);
+    }
+    if app::kubelet::is_own_name(name) {
+        return exit::report(app::kubelet::main(args), false);
     }
     // Before any thread exists: these make namespaces. And they run in every pod, so nothing else is paid for.
     #[cfg(target_os = "linux")]
@@ -48,11 +53,12 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
     match command {
         cli::Command::Node(mut args) => match args.command.take() {
             Some(cli::NodeCommand::Explain(args)) => explain::main(&args),
-            None => app::node::main(args),
+            None => app::node::main(Program::Node, args.flags),
         },
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::Fabric(args) => app::fabric::main(args),
         cli::Command::Policy(args) => app::policy::main(args),
+        cli::Command::Kubelet(args) => app::kubelet::main(args.flags),
         cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]
         cli::Command::Linux(command) => linux::main(command),

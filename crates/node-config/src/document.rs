@@ -3,6 +3,8 @@
 //! A document's members are those of its type, so that a field exists once. A member is set through its path (`winkernel.sourceVip`), from
 //! the file and from a flag alike.
 
+use std::path::Path;
+
 use serde::Serialize;
 use serde::de::{Deserialize as _, DeserializeOwned};
 use serde_json::{Map, Value};
@@ -39,7 +41,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// An argument that is not a flag.
-    #[error("unknown argument {0:?}: kube-proxy takes flags only, see --help")]
+    #[error("unknown argument {0:?}: only flags are taken, see --help")]
     Argument(String),
     /// A flag that does not exist.
     #[error("unknown flag: --{0}; see --help")]
@@ -47,6 +49,20 @@ pub enum ConfigError {
     /// A flag without its value.
     #[error("flag needs an argument: --{0}")]
     NoArgument(String),
+    /// An option that cannot be followed, and must not be passed over.
+    #[error("cannot use {name}: {reason}")]
+    Refused {
+        /// The member's path, or the flag.
+        name: String,
+        /// Why, and the way out.
+        reason: String,
+    },
+    /// A drop-in file without content, as upstream refuses it.
+    #[error("is empty: write a KubeletConfiguration into it, or remove it")]
+    Empty,
+    /// A file or directory that is larger than any configuration.
+    #[error("is larger than {0}: a configuration is smaller")]
+    TooLarge(&'static str),
     /// Two options that do not go together, or a missing one.
     #[error("{0}")]
     Conflict(String),
@@ -79,8 +95,26 @@ pub trait Document: Clone + Default + Serialize + DeserializeOwned {
     /// Objects whose members are free (`featureGates`).
     const MAPS: &'static [&'static str] = &[];
 
+    /// Texts that are a value of their own when they are empty.
+    const EMPTY_COUNTS: &'static [&'static str] = &[];
+
     /// Why a member that upstream has is without effect here.
     fn ignored(path: &str) -> Option<&'static str>;
+
+    /// Whether this value of an ignored member says what is done anyway.
+    fn holds(_path: &str, _value: &str) -> bool {
+        false
+    }
+
+    /// Why this value of a member cannot be used, and the way out.
+    fn refused(_path: &str, _value: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether members below a path are known, though none of them is a member of the type.
+    fn is_section(_path: &str) -> bool {
+        false
+    }
 
     /// Completes what was read, where a default depends on other members, and warns of values without effect.
     ///
@@ -95,6 +129,15 @@ pub struct Parsed<T> {
     pub config: T,
     /// Members without effect, with the reason, each once.
     pub warnings: Vec<String>,
+}
+
+/// The text of a configuration file, also as Windows PowerShell writes it.
+///
+/// # Errors
+/// [`ConfigError::Read`].
+pub(crate) fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let bytes = std::fs::read(path).map_err(|source| ConfigError::Read { path: path.display().to_string(), source })?;
+    Ok(kube_rules::decode_text(&bytes))
 }
 
 /// The YAML documents of a text.
@@ -264,23 +307,40 @@ impl<T: Document> Reader<T> {
                 continue;
             }
             let target = T::ALIASES.iter().find(|(other, _)| *other == path).map_or(path.as_str(), |(_, path)| *path).to_owned();
+            let empty_counts = T::EMPTY_COUNTS.contains(&target.as_str()) && value == "";
             match self.member(&target) {
                 // An ignored member may have an alias too.
-                Some(_) if is_unset(value) => {}
+                Some(_) if is_unset(value) && !empty_counts => {}
                 Some(shape) => self.member_given(&target, &path, shape, value)?,
-                None => match (T::ignored(&target), value) {
-                    (Some(why), value) => {
-                        if !is_zero(value) {
-                            self.warnings.push(format!("{path} has no effect: {why}"));
-                        }
-                    }
-                    (None, Value::Object(_)) => self.section(value, &path)?,
-                    (None, Value::Null) => {}
-                    (None, _) => self.warnings.push(format!("{path} is unknown, and has no effect")),
-                },
+                None => self.other(&target, &path, value)?,
             }
         }
         Ok(())
+    }
+
+    /// A path that is no member: an ignored or refused one, a section, or unknown.
+    fn other(&mut self, target: &str, path: &str, value: &Value) -> Result<(), ConfigError> {
+        let written = text(value);
+        if let Some(reason) = T::refused(target, &written) {
+            return Err(ConfigError::Refused { name: format!("{path}: {written}"), reason: reason.to_owned() });
+        }
+        match (T::ignored(target), value) {
+            (Some(why), value) => {
+                if !is_zero(value) && !T::holds(target, &written) {
+                    self.warnings.push(format!("{path} has no effect: {why}"));
+                }
+            }
+            (None, Value::Object(_)) if T::is_section(target) || self.is_section(target) => self.section(value, path)?,
+            (None, Value::Null) => {}
+            // Upstream's words, where it goes on with what it knows.
+            (None, _) => self.warnings.push(format!("strict decoding error: unknown field {path:?}; it has no effect")),
+        }
+        Ok(())
+    }
+
+    /// Whether the type has members below a path.
+    fn is_section(&self, path: &str) -> bool {
+        path.split('.').try_fold(&self.template, |place, part| place.get(part)).is_some_and(Value::is_object) && !T::MAPS.contains(&path)
     }
 
     /// The default of a member; `None` where there is none of that path, or a section.

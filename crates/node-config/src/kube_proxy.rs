@@ -171,6 +171,11 @@ impl Document for KubeProxyConfiguration {
         flags::ignored(path)
     }
 
+    fn is_section(path: &str) -> bool {
+        let within = |member: &str| member.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+        flags::members().any(within) || Self::ALIASES.iter().any(|(alias, _)| within(alias))
+    }
+
     /// The servers listen at addresses of the family that the node's address has.
     fn complete(&mut self, is_given: &dyn Fn(&str) -> bool, _: &mut Vec<String>) {
         if self.bind_address.is_ipv6() && is_given("bindAddress") {

@@ -1,6 +1,8 @@
 //! KubeletConfiguration, `kubelet.config.k8s.io/v1beta1`: the members that the node agent acts on.
 
+pub mod drop_ins;
 mod ignored;
+mod taint;
 #[cfg(test)]
 mod tests;
 
@@ -10,10 +12,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use kube_rules::NodeOs;
 use serde::{Deserialize, Serialize};
 
 use crate::document::Document;
 use crate::duration::GoDuration;
+use crate::kube_proxy::Logging;
+use crate::values::empty_is_none;
+pub use taint::{Taint, TaintEffect};
 
 /// The configuration of the node agent. Defaults are upstream's but for `clusterDomain`, which is `cluster.local`, and
 /// `containerRuntimeEndpoint`, which has none.
@@ -26,8 +32,13 @@ pub struct KubeletConfiguration {
     pub tls_private_key_file: String,
     /// Which requests the server accepts.
     pub authentication: Authentication,
+    /// Where the server listens; none is at the node's address.
+    #[serde(with = "empty_is_none")]
+    pub address: Option<IpAddr>,
     /// Port of the server.
     pub port: u16,
+    /// Whether there is a server.
+    pub enable_server: bool,
     /// Port of plain health checks; 0 for none.
     pub healthz_port: u16,
     /// Address of plain health checks.
@@ -50,6 +61,8 @@ pub struct KubeletConfiguration {
     pub kube_reserved: BTreeMap<String, String>,
     /// What has to stay free; a signal that is not named has no threshold.
     pub eviction_hard: EvictionHard,
+    /// Whether `evictionHard` gets the defaults of the signals that it does not name.
+    pub merge_default_eviction_settings: bool,
     /// What may be missing for a while only, as amounts by signal.
     pub eviction_soft: BTreeMap<String, String>,
     /// For how long, by signal.
@@ -78,6 +91,8 @@ pub struct KubeletConfiguration {
     pub container_log_max_size: String,
     /// Log files a container keeps, the current one included.
     pub container_log_max_files: u32,
+    /// How often logs are looked at.
+    pub container_log_monitor_interval: GoDuration,
     /// Percent of the images' file system from which on unused images are removed; 100 for never.
     #[serde(rename = "imageGCHighThresholdPercent")]
     pub image_gc_high_threshold_percent: u8,
@@ -87,6 +102,13 @@ pub struct KubeletConfiguration {
     /// How long an image stays at least.
     #[serde(rename = "imageMinimumGCAge")]
     pub image_minimum_gc_age: GoDuration,
+    /// How often the Node's status is computed.
+    pub node_status_update_frequency: GoDuration,
+    /// Taints of a Node that is registered.
+    pub register_with_taints: Vec<Taint>,
+    /// The resolver of pods with `dnsPolicy: Default`: a file of the form of resolv.conf, empty for none. Without a value it is the machine's.
+    pub resolv_conf: Option<String>,
+    pub logging: Logging,
 }
 
 /// `authentication`.
@@ -112,7 +134,9 @@ impl Default for KubeletConfiguration {
             tls_cert_file: String::new(),
             tls_private_key_file: String::new(),
             authentication: Authentication::default(),
+            address: None,
             port: 10250,
+            enable_server: true,
             healthz_port: 10248,
             healthz_bind_address: Ipv4Addr::LOCALHOST.into(),
             cluster_domain: "cluster.local".to_owned(),
@@ -124,6 +148,7 @@ impl Default for KubeletConfiguration {
             system_reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
             eviction_hard: EvictionHard::default(),
+            merge_default_eviction_settings: false,
             eviction_soft: BTreeMap::new(),
             eviction_soft_grace_period: BTreeMap::new(),
             eviction_minimum_reclaim: BTreeMap::new(),
@@ -137,9 +162,14 @@ impl Default for KubeletConfiguration {
             http_check_frequency: GoDuration(Duration::from_secs(20)),
             container_log_max_size: "10Mi".to_owned(),
             container_log_max_files: 5,
+            container_log_monitor_interval: GoDuration(Duration::from_secs(10)),
             image_gc_high_threshold_percent: 85,
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: GoDuration(Duration::from_secs(120)),
+            node_status_update_frequency: GoDuration(Duration::from_secs(10)),
+            register_with_taints: Vec::new(),
+            resolv_conf: None,
+            logging: Logging::default(),
         }
     }
 }
@@ -160,8 +190,22 @@ impl Document for KubeletConfiguration {
         "staticPodURLHeader",
     ];
 
+    const EMPTY_COUNTS: &'static [&'static str] = &["resolvConf"];
+
     fn ignored(path: &str) -> Option<&'static str> {
         ignored::reason(path)
+    }
+
+    fn holds(path: &str, value: &str) -> bool {
+        ignored::holds(path, value)
+    }
+
+    fn refused(path: &str, value: &str) -> Option<&'static str> {
+        ignored::refused(path, value)
+    }
+
+    fn is_section(path: &str) -> bool {
+        ignored::is_section(path)
     }
 
     fn complete(&mut self, is_given: &dyn Fn(&str) -> bool, warnings: &mut Vec<String>) {
@@ -169,10 +213,16 @@ impl Document for KubeletConfiguration {
             warnings.push(format!("evictionHard: {signal} has no effect: there are {}", EvictionHard::SIGNALS.join(", ")));
         }
         self.eviction_hard.0.retain(|signal, _| EvictionHard::SIGNALS.contains(&signal.as_str()));
-        if is_given("evictionHard") && self.eviction_hard.0.is_empty() {
-            // An empty object would stand for the defaults.
-            self.eviction_hard.0.insert(EvictionHard::SIGNALS[0].to_owned(), "0".to_owned());
+        if is_given("evictionHard") {
+            self.eviction_hard.keep_empty();
         }
+        self.drop_unknown_gates(warnings);
+    }
+}
+
+impl KubeletConfiguration {
+    /// Takes out switches that there are not, with a warning each: upstream's cannot be told from misspelt ones.
+    pub(crate) fn drop_unknown_gates(&mut self, warnings: &mut Vec<String>) {
         let unknown = |gate: &&String| !FEATURE_GATES.iter().any(|(known, _)| known == gate);
         for gate in self.feature_gates.keys().filter(unknown) {
             warnings.push(format!("featureGates.{gate} has no effect: there is {}", known_gates()));
@@ -193,6 +243,18 @@ impl EvictionHard {
 
     fn of<const N: usize>(amounts: [(&str, &str); N]) -> Self {
         Self(amounts.map(|(signal, amount)| (signal.to_owned(), amount.to_owned())).into())
+    }
+
+    /// Upstream's default for an operating system.
+    pub fn of_system(os: NodeOs) -> Self {
+        if os.is_windows() { Self::of_windows() } else { Self::default() }
+    }
+
+    /// Keeps thresholds that were taken away taken away: an empty object would stand for the defaults.
+    pub(crate) fn keep_empty(&mut self) {
+        if self.0.is_empty() {
+            self.0.insert(Self::SIGNALS[0].to_owned(), "0".to_owned());
+        }
     }
 
     /// Upstream's default for Windows: there are no inodes, and the commit limit needs more room.
@@ -225,6 +287,15 @@ pub enum FlagError {
     /// `--eviction-hard` has a part without `<`.
     #[error("invalid eviction threshold {0:?}: write SIGNAL<AMOUNT")]
     Threshold(String),
+    /// `--register-with-taints` has something else.
+    #[error("invalid taint {0:?}: write KEY=VALUE:EFFECT, with the effect NoSchedule, PreferNoSchedule or NoExecute")]
+    Taint(String),
+    /// `--manifest-url-header` has a part without a colon.
+    #[error("invalid header {0:?}: write NAME:VALUE")]
+    Header(String),
+    /// `--node-labels` has a name alone.
+    #[error("missing value for {0}: write NAME=VALUE")]
+    NoValue(String),
     /// `--feature-gates` has a name alone.
     #[error("missing bool value for {0}: write NAME=true or NAME=false")]
     NoGateValue(String),
@@ -280,4 +351,14 @@ impl fmt::Display for FeatureGates {
         let pairs: Vec<_> = self.0.iter().map(|(name, on)| format!("{name}={on}")).collect();
         f.write_str(&pairs.join(","))
     }
+}
+
+/// The rows of the documentation's table of members without effect.
+#[cfg(test)]
+pub(crate) fn documentation() -> Vec<String> {
+    let ignored = ignored::all().map(|(path, why)| format!("| `{path}` | no effect: {why} |"));
+    let refused = ignored::all_refused().map(|(path, value, why)| format!("| `{path}: {value}` | refused: {why} |"));
+    let mut rows: Vec<_> = ignored.chain(refused).collect();
+    rows.sort();
+    rows
 }

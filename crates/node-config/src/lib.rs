@@ -18,6 +18,7 @@
 pub mod addresses;
 pub mod document;
 pub mod duration;
+mod flags;
 pub mod kube_proxy;
 pub mod kubelet;
 pub mod node;

@@ -1,6 +1,8 @@
 //! The configuration of `mullion node`: NodeConfiguration (`mullion.io/v1alpha1`) for what upstream has as flags or not at all, beside
 //! upstream's KubeletConfiguration and KubeProxyConfiguration, in one file of up to three YAML documents.
 
+pub mod flags;
+mod labels;
 #[cfg(test)]
 mod tests;
 
@@ -95,6 +97,14 @@ pub struct NodeConfiguration {
     /// Path of the kubeconfig with the node's identity.
     pub kubeconfig: String,
     pub node_name: String,
+    /// Labels of a Node that is registered.
+    pub node_labels: BTreeMap<String, String>,
+    /// `external` where a cloud's controllers complete the Node; empty for none.
+    pub cloud_provider: String,
+    /// The agent's own directory, in the node's form.
+    pub root_dir: String,
+    /// Where certificates go, a path of this machine; empty for `pki` below `root_dir`.
+    pub cert_dir: String,
     /// Address of the node that others reach it at, or one of each family, as upstream's `--node-ip`.
     #[serde(rename = "nodeIP")]
     pub node_ip: Families<IpAddr>,
@@ -150,6 +160,10 @@ impl Default for NodeConfiguration {
         Self {
             kubeconfig: String::new(),
             node_name: String::new(),
+            node_labels: BTreeMap::new(),
+            cloud_provider: String::new(),
+            root_dir: "/var/lib/kubelet".to_owned(),
+            cert_dir: String::new(),
             node_ip: Families::default(),
             os: default_os(),
             roots: Vec::new(),
@@ -178,7 +192,7 @@ impl Default for NodeConfiguration {
 impl Document for NodeConfiguration {
     const API_VERSION: &'static str = "mullion.io/v1alpha1";
     const KIND: &'static str = "NodeConfiguration";
-    const MAPS: &'static [&'static str] = &["bgp.peers", "bgp.passwordFiles"];
+    const MAPS: &'static [&'static str] = &["nodeLabels", "bgp.peers", "bgp.passwordFiles"];
 
     fn ignored(_: &str) -> Option<&'static str> {
         None
@@ -201,9 +215,14 @@ impl NodeConfig {
     /// # Errors
     /// Other kinds, kinds that are there twice, and wrong values.
     pub fn read(text: &str) -> Result<Parsed<Self>, ConfigError> {
+        Self::of_documents(document::split(text)?)
+    }
+
+    /// The same of documents.
+    fn of_documents(documents: Vec<serde_json::Value>) -> Result<Parsed<Self>, ConfigError> {
         let (mut node, mut kubelet, mut kube_proxy) = (None, None, None);
         let mut warnings = Vec::new();
-        for document in document::split(text)? {
+        for document in documents {
             if document::is_a::<KubeletConfiguration>(&document) {
                 take(&mut kubelet, &document, &mut warnings)?;
             } else if document::is_a::<KubeProxyConfiguration>(&document) {
@@ -236,15 +255,9 @@ impl NodeConfig {
             (&node.kubeconfig, "kubeconfig", "kubeconfig"),
             (&node.node_name, "hostname-override", "nodeName"),
             (&self.kubelet.container_runtime_endpoint, "container-runtime-endpoint", "containerRuntimeEndpoint"),
-            (&node.cni_conf_dir, "cni-conf-dir", "cniConfDir"),
-            (&self.kubelet.tls_cert_file, "tls-cert-file", "tlsCertFile"),
-            (&self.kubelet.tls_private_key_file, "tls-private-key-file", "tlsPrivateKeyFile"),
-            (&self.kubelet.authentication.x509.client_ca_file, "client-ca-file", "authentication.x509.clientCAFile"),
         ];
-        for (text, flag, member) in texts {
-            if text.is_empty() {
-                return Err(missing(flag, member));
-            }
+        if let Some((_, flag, member)) = texts.iter().find(|(text, ..)| text.is_empty()) {
+            return Err(missing(flag, member));
         }
         if node.roots.is_empty() {
             return Err(missing("root", "roots"));
@@ -252,20 +265,29 @@ impl NodeConfig {
         if !node.machine_id.is_empty() && node.boot_id.is_empty() {
             return Err(missing("boot-id", "bootID"));
         }
-        if node.os.is_windows() && self.kubelet.eviction_hard == EvictionHard::default() {
-            self.kubelet.eviction_hard = EvictionHard::of_windows();
+        match (self.kubelet.tls_cert_file.is_empty(), self.kubelet.tls_private_key_file.is_empty()) {
+            (true, false) => return Err(missing("tls-cert-file", "tlsCertFile")),
+            (false, true) => return Err(missing("tls-private-key-file", "tlsPrivateKeyFile")),
+            _ => {}
+        }
+        labels::check(&node.node_labels)?;
+        if !matches!(node.cloud_provider.as_str(), "" | "external") {
+            let reason = "the agent has no cloud providers of its own; give external, and run the cloud's controller manager";
+            return Err(ConfigError::Refused { name: format!("--cloud-provider={}", node.cloud_provider), reason: reason.to_owned() });
         }
         let node_ip = node.node_ip.first().ok_or_else(|| missing("node-ip", "nodeIP"))?;
-        node.service_cidr.first().ok_or_else(|| missing("service-cidr", "serviceCIDR"))?;
-        node.lan.first().ok_or_else(|| missing("lan", "lan"))?;
-        let cluster_dns = *self.kubelet.cluster_dns.first().ok_or_else(|| missing("cluster-dns", "clusterDNS"))?;
-        if self.kube_proxy.cluster_cidr.0.is_empty() {
-            return Err(missing("cluster-cidr", "clusterCIDR"));
+        let cluster_cidr = self.pod_network()?;
+        let kubelet = &mut self.kubelet;
+        if node.os.is_windows() && kubelet.eviction_hard == EvictionHard::default() {
+            kubelet.eviction_hard = EvictionHard::of_windows();
         }
-        let networks = self.kube_proxy.cluster_cidr.0.iter().map(|name| if let NetworkName::Net(net) = name { Some(*net) } else { None });
-        let cluster_cidr = networks.collect::<Option<Vec<_>>>().and_then(|networks| Families::new(networks).ok());
-        let one_each = || ConfigError::Conflict("clusterCIDR of a node is one network, or one of each address family".to_owned());
-        let cluster_cidr = cluster_cidr.ok_or_else(one_each)?;
+        if kubelet.merge_default_eviction_settings {
+            for (signal, amount) in EvictionHard::of_system(node.os).0 {
+                kubelet.eviction_hard.0.entry(signal).or_insert(amount);
+            }
+        }
+        kubelet.address.get_or_insert(node_ip);
+        let cluster_dns = kubelet.cluster_dns.first().copied();
         let proxy = &mut self.kube_proxy;
         proxy.hostname_override.clone_from(&node.node_name);
         proxy.bind_address = node_ip;
@@ -278,6 +300,34 @@ impl NodeConfig {
         }
         Ok(Complete { config: self, node_ip, cluster_cidr, cluster_dns })
     }
+
+    /// The pods' network; checks that the part that makes it has what it needs, where it runs.
+    fn pod_network(&self) -> Result<Families<IpNet>, ConfigError> {
+        let node = &self.node;
+        let missing = |flag: &str, member: &str| {
+            ConfigError::Conflict(format!(
+                "the pod network has no --{flag}: give it, or {member} in --config; or leave the pod network to others with --without fabric"
+            ))
+        };
+        if !node.without.contains(&Part::Fabric) {
+            let needed = [
+                (node.cni_conf_dir.is_empty(), "cni-conf-dir", "cniConfDir"),
+                (node.service_cidr.first().is_none(), "service-cidr", "serviceCIDR"),
+                (node.lan.first().is_none(), "lan", "lan"),
+                (self.kubelet.cluster_dns.is_empty(), "cluster-dns", "clusterDNS"),
+                (self.kube_proxy.cluster_cidr.0.is_empty(), "cluster-cidr", "clusterCIDR"),
+            ];
+            if let Some((_, flag, member)) = needed.iter().find(|(is_missing, ..)| *is_missing) {
+                return Err(missing(flag, member));
+            }
+        }
+        if self.kube_proxy.cluster_cidr.0.is_empty() {
+            return Ok(Families::default());
+        }
+        let networks = self.kube_proxy.cluster_cidr.0.iter().map(|name| if let NetworkName::Net(net) = name { Some(*net) } else { None });
+        let networks = networks.collect::<Option<Vec<_>>>().and_then(|networks| Families::new(networks).ok());
+        networks.ok_or_else(|| ConfigError::Conflict("clusterCIDR of a node is one network, or one of each address family".to_owned()))
+    }
 }
 
 /// A configuration that was checked by [`NodeConfig::complete`].
@@ -287,10 +337,10 @@ pub struct Complete {
     pub config: NodeConfig,
     /// The node's address of its primary family.
     pub node_ip: IpAddr,
-    /// Every pod's address lies here.
+    /// Every pod's address lies here; none where another makes the pod network.
     pub cluster_cidr: Families<IpNet>,
     /// The first cluster DNS server.
-    pub cluster_dns: IpAddr,
+    pub cluster_dns: Option<IpAddr>,
 }
 
 fn take<T: Document>(place: &mut Option<T>, document: &serde_json::Value, warnings: &mut Vec<String>) -> Result<(), ConfigError> {

@@ -152,7 +152,7 @@ impl World {
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),
             version: "v1.36.2+mullion.0.1.0".into(),
-            server: Some(ServerConfig { listener, cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: self.ca.cert_pem().into() }),
+            server: Some(ServerConfig { listener, cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: Some(self.ca.cert_pem().into()) }),
             healthz: None,
             configuration: serde_json::json!({"port": 10250, "maxPods": 1}),
             host_network: self.host_network.clone(),

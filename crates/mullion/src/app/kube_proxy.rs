@@ -1,8 +1,5 @@
 //! Wiring of `mullion kube-proxy`, also called `kube-proxy` and `proxy`: the service proxy alone, in the place of upstream's.
 
-#[cfg(windows)]
-mod service;
-
 use std::future::Future;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -40,7 +37,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
         println!("Kubernetes {}", crate::app::node::VERSION);
         return Ok(());
     }
-    init_logs(options.config.logging.verbosity, given(&options.flags.log_file))?;
+    init_logs("service_proxy", options.config.logging.verbosity, given(&options.flags.log_file))?;
     options.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     if let Some(path) = given(&options.flags.write_config_to) {
         std::fs::write(path, document::to_yaml(&options.config)).with_context(|| format!("the configuration cannot be written to {path}"))?;
@@ -52,21 +49,22 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
     }
     if options.config.windows_run_as_service {
         #[cfg(windows)]
-        return service::run(options).map_err(Failure::from);
+        return super::service::run("kube-proxy", move |stop| crate::agent_runtime()?.block_on(run(&options, stop))).map_err(Failure::from);
         #[cfg(not(windows))]
         tracing::warn!("--windows-service has no effect: this is no Windows");
     }
     crate::agent_runtime()?.block_on(run(&options, crate::end_requested())).map_err(Failure::from)
 }
 
-fn init_logs(verbosity: u32, file: Option<&str>) -> Result<()> {
+/// Logs by the flags that upstream's programs have: `part` names the crate that says more from verbosity 4 on.
+pub fn init_logs(part: &str, verbosity: u32, file: Option<&str>) -> Result<()> {
     let default = match verbosity {
-        6.. => "info,service_proxy=trace",
-        4.. => "info,service_proxy=debug",
-        _ => "info",
+        6.. => format!("info,{part}=trace"),
+        4.. => format!("info,{part}=debug"),
+        _ => "info".to_owned(),
     };
     let open = |path| std::fs::File::options().append(true).create(true).open(path).with_context(|| format!("--log-file: {path} cannot be opened"));
-    crate::init_logs_with(default, file.map(open).transpose()?);
+    crate::init_logs_with(&default, file.map(open).transpose()?);
     Ok(())
 }
 
@@ -198,10 +196,8 @@ fn master_url(text: &str) -> String {
 
 fn node_name(config: &KubeProxyConfiguration) -> Result<String> {
     let given = given(&config.hostname_override).map(str::to_owned);
-    let own = || if cfg!(windows) { std::env::var("COMPUTERNAME").ok() } else { std::fs::read_to_string("/proc/sys/kernel/hostname").ok() };
-    // Names of Nodes are lower case, whatever a host calls itself.
     given
-        .or_else(own)
+        .or_else(super::machine::host_name)
         .map(|name| name.trim().to_lowercase())
         .filter(|name| !name.is_empty())
         .context("this host has no name: give --hostname-override")

@@ -1,6 +1,7 @@
 //! Wiring of `mullion node`: node agent, service proxy and pod network of one node in one process, over one API client.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,19 +13,21 @@ use cluster::ApiServer;
 use hcn::HcnClient;
 use hcn::watch::{Timing, Watch};
 use host::{HostFacts, HostRoot, Machine, NodeOs};
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Taint};
 use kube::Api;
 use kube::api::{ListParams, ObjectList};
 use kube::core::PartialObjectMeta;
+use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
-use node_config::{KubeletConfiguration, document};
+use node_config::{ConfigError, KubeletConfiguration, document};
 use service_proxy::StatusServer;
 use service_proxy::options::{self, Mode};
 use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::NodeArgs;
+use super::kube_proxy::init_logs;
+use super::machine;
 use crate::exit::{Code, Failure};
 
 /// The version that nodes and the API server report: upstream's whose behaviour is followed, and ours after the plus.
@@ -37,16 +40,53 @@ pub const NETWORK: &str = "mullion";
 pub const FULL_PASS: Duration = Duration::from_secs(30);
 
 /// Runs a node until the process is asked to end; pods stay.
-pub fn main(args: Box<NodeArgs>) -> Result<(), Failure> {
-    let parsed = args.into_config().map_err(|error| Failure::new(Code::Usage, error))?;
-    let config = parsed.config.complete(NETWORK).map_err(|error| Failure::new(Code::Usage, error))?;
-    crate::init_logs();
-    parsed.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    crate::agent_runtime()?.block_on(run(&config)).map_err(Failure::from)
+pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
+    let usage = |error: ConfigError| Failure::new(Code::Usage, error);
+    let options = Options::parse(program, args).map_err(usage)?;
+    if options.flags.help {
+        print!("{}", flags::help(program));
+        return Ok(());
+    }
+    if options.flags.version {
+        println!("Kubernetes {VERSION}");
+        return Ok(());
+    }
+    let Options { mut config, flags, warnings } = options;
+    machine::fill(&mut config);
+    let mut complete = config.complete(NETWORK).map_err(usage)?;
+    check(&complete).map_err(|error| Failure::new(Code::Usage, error))?;
+    init_logs("kubelet", complete.config.kubelet.logging.verbosity, Some(flags.log_file.as_str()).filter(|path| !path.is_empty()))?;
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if let Some(name) = std::env::var("CONTAINER_NETWORK").ok().filter(|name| !name.is_empty()) {
+        tracing::warn!("{}", super::kubelet::container_network(&name));
+    }
+    if complete.config.kubelet.tls_cert_file.is_empty() {
+        let dir = machine::cert_dir(&complete.config.node)?;
+        machine::self_signed(&mut complete.config, &dir)?;
+    }
+    if flags.windows_service {
+        #[cfg(windows)]
+        return super::service::run("kubelet", move |stop| crate::agent_runtime()?.block_on(run(&complete, stop))).map_err(Failure::from);
+        #[cfg(not(windows))]
+        tracing::warn!("--windows-service has no effect: this is no Windows");
+    }
+    crate::agent_runtime()?.block_on(run(&complete, crate::end_requested())).map_err(Failure::from)
+}
+
+/// Checks values that only their users understand.
+fn check(config: &Complete) -> Result<()> {
+    let kubelet = &config.config.kubelet;
+    if !config.config.node.without.contains(&Part::Fabric) {
+        network(config)?;
+    }
+    eviction(kubelet).context("eviction thresholds")?;
+    reserved(kubelet)?;
+    log_rotation(config)?;
+    image_collection(config).map(drop)
 }
 
 /// The node, in the order of its start: API client, watch of HNS, node agent; beside it the cluster's identity, fabric and proxy.
-async fn run(config: &Complete) -> Result<()> {
+async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     cluster::install_crypto_provider();
     let node = &config.config.node;
     let runs = |part: Part| !node.without.contains(&part);
@@ -87,7 +127,7 @@ async fn run(config: &Complete) -> Result<()> {
     };
     let network = run_fabric_and_proxy(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
     let end = async {
-        crate::end_requested().await;
+        ended.await;
         tracing::info!(node = node.node_name, "ending; pods stay");
         shutdown.cancel();
     };
@@ -109,6 +149,9 @@ async fn run_fabric_and_proxy(
     shutdown: &CancellationToken,
 ) -> Result<()> {
     let node = &config.config.node;
+    if node.without.contains(&Part::Fabric) && node.without.contains(&Part::Proxy) {
+        return Ok(());
+    }
     let cluster_uid = tokio::select! {
         uid = cluster_uid(&client) => uid,
         () = shutdown.cancelled() => return Ok(()),
@@ -204,7 +247,7 @@ fn fabric_config(config: &Complete, client: kube::Client, cluster_uid: &str, hcn
         network_name: NETWORK.to_owned(),
         service_cidrs: node.service_cidr.iter().collect(),
         lans: node.lan.iter().collect(),
-        dns_ip: config.cluster_dns,
+        dns_ip: config.cluster_dns.context("the pod network has no --cluster-dns")?,
         cluster_domain: kubelet.cluster_domain.clone(),
         cni_conf_dir: node.cni_conf_dir.clone().into(),
         ipam_dir: Some(node.ipam_dir.as_str()).filter(|dir| !dir.is_empty()).map(PathBuf::from),
@@ -324,10 +367,6 @@ pub fn routes() -> Result<Arc<dyn host::Routes>> {
 
 fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> Result<kubelet::Config> {
     let (node, kubelet) = (&config.config.node, &config.config.kubelet);
-    let (node_ip, port) = (config.node_ip, kubelet.port);
-    let listener = TcpListener::bind((node_ip, port))
-        .with_context(|| format!("the node agent cannot listen on {node_ip}:{port}: end what uses the port or choose another --port"))?;
-    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path} failed"));
     let facts = match (node.machine_id.as_str(), node.boot_id.as_str()) {
         ("", _) | (_, "") => HostFacts::read(),
         (machine, boot) => HostFacts::simulated(node.os, machine, boot),
@@ -341,32 +380,27 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         node_ips: node.node_ip.iter().collect(),
         cri: cri::Client::connect(&kubelet.container_runtime_endpoint).context("the container runtime endpoint cannot be used")?,
         root: Arc::new(host_root(node.os, &node.roots)?),
-        root_dir: "/var/lib/kubelet".to_owned(),
+        root_dir: node.root_dir.clone(),
         facts,
         capacity: capacity(config, &machine)?,
         huge_pages: if is_simulated(config) { BTreeMap::new() } else { machine.huge_pages },
         is_machine: !is_simulated(config),
         reserved: reserved(kubelet)?,
-        labels: BTreeMap::new(),
-        taints: Vec::new(),
+        labels: node.node_labels.clone(),
+        taints: taints(config),
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
         eviction: eviction(kubelet).context("eviction thresholds")?,
         logs: log_rotation(config)?,
         images: image_collection(config)?,
-        polls: kubelet::Polls::default(),
+        polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, ..kubelet::Polls::default() },
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
-        resolver: kubelet::Resolver { servers: vec![host_dns(config.cluster_dns)], ..kubelet::Resolver::default() },
+        resolver: resolver(config)?,
         version: VERSION.to_owned(),
         configuration: document::to_document(kubelet),
-        server: Some(kubelet::ServerConfig {
-            listener,
-            cert_pem: read(&kubelet.tls_cert_file)?,
-            key_pem: read(&kubelet.tls_private_key_file)?,
-            client_ca_pem: read(&kubelet.authentication.x509.client_ca_file)?,
-        }),
+        server: kubelet.enable_server.then(|| server(config)).transpose()?,
         healthz: healthz(kubelet)?,
         host_network: None,
         hcn: None,
@@ -394,9 +428,47 @@ fn static_pods(kubelet: &KubeletConfiguration) -> kubelet::StaticPods {
     }
 }
 
-/// Pods with `dnsPolicy: Default` ask the cluster's server too: a host of ours has no other.
-fn host_dns(cluster_dns: IpAddr) -> String {
-    cluster_dns.to_string()
+/// The server's socket and certificates.
+fn server(config: &Complete) -> Result<kubelet::ServerConfig> {
+    let kubelet = &config.config.kubelet;
+    let at = SocketAddr::new(kubelet.address.unwrap_or(config.node_ip), kubelet.port);
+    let listener =
+        TcpListener::bind(at).with_context(|| format!("the node agent cannot listen on {at}: end what uses the port or choose another --port"))?;
+    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path} failed"));
+    let ca = kubelet.authentication.x509.client_ca_file.as_str();
+    Ok(kubelet::ServerConfig {
+        listener,
+        cert_pem: read(&kubelet.tls_cert_file)?,
+        key_pem: read(&kubelet.tls_private_key_file)?,
+        client_ca_pem: Some(ca).filter(|path| !path.is_empty()).map(read).transpose()?,
+    })
+}
+
+/// Taints of a Node that is registered: those asked for, and upstream's of Nodes that a cloud's controllers complete.
+fn taints(config: &Complete) -> Vec<Taint> {
+    let asked = config.config.kubelet.register_with_taints.iter();
+    let asked = asked.map(|taint| (taint.key.clone(), taint.value.clone(), taint.effect.to_string()));
+    let cloud = (config.config.node.cloud_provider == "external")
+        .then(|| ("node.cloudprovider.kubernetes.io/uninitialized".to_owned(), "true".to_owned(), "NoSchedule".to_owned()));
+    asked
+        .chain(cloud)
+        .map(|(key, value, effect)| Taint { key, value: Some(value).filter(|value| !value.is_empty()), effect, time_added: None })
+        .collect()
+}
+
+/// The resolver of pods with `dnsPolicy: Default`. A simulated host and a Windows one ask the cluster's server: they have no other here.
+fn resolver(config: &Complete) -> Result<kubelet::Resolver> {
+    let given = config.config.kubelet.resolv_conf.as_deref();
+    let path = match given {
+        Some("") => return Ok(kubelet::Resolver::default()),
+        Some(path) if !(cfg!(windows) && path == "Host") => path,
+        _ if is_simulated(config) || cfg!(windows) => {
+            return Ok(kubelet::Resolver { servers: config.cluster_dns.iter().map(ToString::to_string).collect(), ..kubelet::Resolver::default() });
+        }
+        _ => "/etc/resolv.conf",
+    };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the resolver's file {path}: give another --resolv-conf"))?;
+    Ok(kubelet::Resolver::parse(&text))
 }
 
 fn quantity(what: &str, text: &str) -> Result<kube_rules::Quantity> {
@@ -411,7 +483,7 @@ fn log_rotation(config: &Complete) -> Result<kubelet::LogRotation> {
     if max_files < 2 {
         bail!("containerLogMaxFiles is {max_files}: keep at least 2 files");
     }
-    Ok(kubelet::LogRotation { max_size, max_files, ..kubelet::LogRotation::default() })
+    Ok(kubelet::LogRotation { max_size, max_files, interval: kubelet.container_log_monitor_interval.0 })
 }
 
 fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {

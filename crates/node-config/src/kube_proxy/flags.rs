@@ -9,19 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::KubeProxyConfiguration;
 use crate::document::{self, ConfigError};
-
-/// What a value looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// `--name`, `--name=true` or `--name=false`.
-    Switch,
-    /// `--name=value` or `--name value`.
-    Text,
-    /// The same; several values are joined by commas, in the file they are a list.
-    List,
-    /// `KEY=BOOL,…`; in the file an object.
-    Map,
-}
+use crate::flags::{self, Kind, asks_for_nothing, check_switch};
 
 struct Flag {
     name: &'static str,
@@ -31,6 +19,16 @@ struct Flag {
     /// What it does; of one without effect: why.
     what: &'static str,
     used: bool,
+}
+
+impl flags::Flag for Flag {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
 }
 
 const fn used(name: &'static str, path: &'static str, kind: Kind, what: &'static str) -> Flag {
@@ -150,8 +148,9 @@ pub(super) fn ignored(path: &str) -> Option<&'static str> {
     FLAGS.iter().find(|flag| !flag.used && flag.path == path).map(|flag| flag.what)
 }
 
-fn flag(name: &str) -> Option<&'static Flag> {
-    FLAGS.iter().find(|flag| flag.name == name)
+/// The members that flags have.
+pub(super) fn members() -> impl Iterator<Item = &'static str> {
+    FLAGS.iter().map(|flag| flag.path)
 }
 
 /// Flags that the configuration file has no place for. Texts are empty when not given.
@@ -207,11 +206,11 @@ impl Options {
     /// # Errors
     /// Unknown flags, values that a flag does not take, and what is wrong with the file.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
-        let given = split(args)?;
+        let given = flags::split(FLAGS, args)?;
         let mut options = Self::default();
         let path = given.iter().find(|(flag, _)| flag.name == "config").map(|(_, path)| path.as_str()).filter(|path| !path.is_empty());
         if let Some(path) = path {
-            let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+            let text = document::read_file(path.as_ref())?;
             options.localhost_node_ports = asks_for_localhost(&text);
             let parsed = document::read_text(&text).map_err(|error| ConfigError::File { path: path.to_owned(), source: Box::new(error) })?;
             (options.config, options.warnings) = (parsed.config, parsed.warnings);
@@ -223,8 +222,7 @@ impl Options {
             } else {
                 options.set(flag, value)?;
             }
-            let asks_for_nothing = matches!(value.as_str(), "" | "false") || flag.kind == Text && matches!(value.as_str(), "0" | "0s");
-            if !flag.used && !asks_for_nothing {
+            if !flag.used && !asks_for_nothing(flag.kind, value) {
                 idle.push(format!("--{} has no effect: {}", flag.name, flag.what));
             }
         }
@@ -247,10 +245,7 @@ impl Options {
                 Ok(())
             }
             // Nobody reads it; a switch is checked all the same.
-            (false, _) if flag.kind == Switch && value.parse::<bool>().is_err() => {
-                Err(ConfigError::Value { name, value: value.to_owned(), reason: "write true or false".to_owned() })
-            }
-            (false, _) => Ok(()),
+            (false, _) => check_switch(flag.kind, &name, value),
         }
     }
 
@@ -274,37 +269,6 @@ impl Options {
 fn asks_for_localhost(text: &str) -> bool {
     let documents = document::split(text).unwrap_or_default();
     documents.first().is_some_and(|document| document["iptables"]["localhostNodePorts"] == true)
-}
-
-/// The flags of a command line and their values, each flag once: lists are joined, else the last value counts.
-fn split(args: impl IntoIterator<Item = String>) -> Result<Vec<(&'static Flag, String)>, ConfigError> {
-    let mut given: Vec<(&'static Flag, String)> = Vec::new();
-    let mut args = args.into_iter();
-    while let Some(arg) = args.next() {
-        let Some(body) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')).filter(|body| !body.is_empty()) else {
-            return Err(ConfigError::Argument(arg));
-        };
-        let (name, value) = body.split_once('=').map_or((body, None), |(name, value)| (name, Some(value.to_owned())));
-        let name = match name {
-            "h" => "help".to_owned(),
-            name => name.replace('_', "-"),
-        };
-        let Some(flag) = flag(&name) else { return Err(ConfigError::UnknownFlag(name)) };
-        let value = match (value, flag.kind) {
-            (Some(value), _) => value,
-            (None, Switch) => "true".to_owned(),
-            (None, _) => args.next().ok_or(ConfigError::NoArgument(name))?,
-        };
-        match given.iter_mut().find(|(known, _)| known.name == flag.name) {
-            Some((_, list)) if matches!(flag.kind, List | Map) => {
-                list.push(',');
-                list.push_str(&value);
-            }
-            Some((_, last)) => *last = value,
-            None => given.push((flag, value)),
-        }
-    }
-    Ok(given)
 }
 
 /// What `--help` prints.
@@ -335,7 +299,7 @@ fn default_of(flag: &Flag) -> String {
 impl Options {
     /// The value of a flag, as text.
     pub(super) fn get(&self, name: &str) -> String {
-        match flag(name) {
+        match FLAGS.iter().find(|flag| flag.name == name) {
             Some(Flag { used: true, path: "", .. }) => document::text_of(&self.flags, name),
             Some(Flag { used: true, path, .. }) => document::text_of(&self.config, path),
             _ => String::new(),

@@ -1,13 +1,14 @@
-//! Members of upstream's KubeletConfiguration that have no effect here, with the reason.
+//! Members of upstream's KubeletConfiguration that have no effect here or are refused, with the reason.
 
 const RUNTIME: &str = "the container runtime decides";
 const CGROUPS: &str = "the agent makes no control groups; the container runtime does";
 const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
 const PERIODS: &str = "changes are acted on as they come, and periods are fixed";
-const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and the API server";
+const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and tokens, and the API server";
 const TLS: &str = "certificates come from tlsCertFile; the TLS library chooses versions and ciphers";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
+const NO_RECORD: &str = "nothing records with which credentials an image was pulled: every pod of the node may use an image that is there, unless its imagePullPolicy is Always";
 const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
 const NETWORK: &str = "the pod network and the service proxy care for it";
@@ -17,23 +18,24 @@ const SHUTDOWN: &str = "a shutdown of the host ends pods without a phase of its 
 
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
-    ("enableServer", SERVER),
     ("podLogsDir", "logs of pods are in /var/log/pods"),
     ("syncFrequency", PERIODS),
-    ("address", "the server listens at the node's address"),
     ("readOnlyPort", SERVER),
     ("tlsCipherSuites", TLS),
     ("tlsCurvePreferences", TLS),
     ("tlsMinVersion", TLS),
     ("rotateCertificates", TLS),
     ("serverTLSBootstrap", TLS),
-    ("authentication.webhook", SERVER),
-    ("authentication.anonymous", SERVER),
-    ("authorization", SERVER),
+    ("authentication.webhook.enabled", SERVER),
+    ("authentication.webhook.cacheTTL", SERVER),
+    ("authentication.anonymous.enabled", SERVER),
+    ("authorization.mode", SERVER),
+    ("authorization.webhook.cacheAuthorizedTTL", SERVER),
+    ("authorization.webhook.cacheUnauthorizedTTL", SERVER),
     ("registryPullQPS", RUNTIME),
     ("registryBurst", RUNTIME),
-    ("imagePullCredentialsVerificationPolicy", RUNTIME),
-    ("preloadedImagesVerificationAllowlist", RUNTIME),
+    ("imagePullCredentialsVerificationPolicy", NO_RECORD),
+    ("preloadedImagesVerificationAllowlist", NO_RECORD),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
     ("enableDebuggingHandlers", SERVER),
@@ -44,7 +46,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("enableSystemLogQuery", SERVER),
     ("oomScoreAdj", "whoever starts the agent can set it"),
     ("streamingConnectionIdleTimeout", PERIODS),
-    ("nodeStatusUpdateFrequency", PERIODS),
     ("nodeStatusReportFrequency", PERIODS),
     ("nodeLeaseDurationSeconds", PERIODS),
     ("imageMaximumGCAge", IMAGES),
@@ -60,6 +61,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("kubeReservedCgroup", CGROUPS),
     ("enforceNodeAllocatable", CGROUPS),
     ("memoryThrottlingFactor", CGROUPS),
+    ("memoryReservationPolicy", CGROUPS),
     ("podPidsLimit", CGROUPS),
     ("cpuCFSQuota", CGROUPS),
     ("cpuCFSQuotaPeriod", CGROUPS),
@@ -79,7 +81,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("makeIPTablesUtilChains", NETWORK),
     ("iptablesMasqueradeBit", NETWORK),
     ("iptablesDropBit", NETWORK),
-    ("resolvConf", "pods with dnsPolicy Default ask the cluster's server"),
     ("runOnce", "the agent runs until it is ended"),
     ("nodeStatusMaxImages", NODE),
     ("maxOpenFiles", "whoever starts the agent can set it"),
@@ -88,30 +89,76 @@ const IGNORED: &[(&str, &str)] = &[
     ("kubeAPIBurst", CLIENT),
     ("serializeImagePulls", RUNTIME),
     ("maxParallelImagePulls", RUNTIME),
-    ("mergeDefaultEvictionSettings", EVICTION),
-    ("enableControllerAttachDetach", "volumes are attached by nobody"),
+    ("enableControllerAttachDetach", "the attach controller of the control plane attaches volumes"),
     ("protectKernelDefaults", KERNEL),
     ("kernelMemcgNotification", KERNEL),
     ("allowedUnsafeSysctls", KERNEL),
     ("failSwapOn", KERNEL),
-    ("memorySwap", KERNEL),
+    ("memorySwap.swapBehavior", KERNEL),
     ("containerLogMaxWorkers", PERIODS),
-    ("containerLogMonitorInterval", PERIODS),
     ("configMapAndSecretChangeDetectionStrategy", PERIODS),
     ("showHiddenMetricsForVersion", "no metric is hidden"),
     ("providerID", NODE),
-    ("registerWithTaints", NODE),
     ("registerNode", NODE),
-    ("logging", LOGS),
+    ("logging.format", LOGS),
+    ("logging.flushFrequency", LOGS),
+    ("logging.vmodule", LOGS),
+    ("logging.options.text.splitStream", LOGS),
+    ("logging.options.text.infoBufferSize", LOGS),
+    ("logging.options.json.splitStream", LOGS),
+    ("logging.options.json.infoBufferSize", LOGS),
     ("shutdownGracePeriod", SHUTDOWN),
     ("shutdownGracePeriodCriticalPods", SHUTDOWN),
     ("shutdownGracePeriodByPodPriority", SHUTDOWN),
-    ("crashLoopBackOff", PERIODS),
+    ("crashLoopBackOff.maxContainerRestartPeriod", PERIODS),
     ("seccompDefault", RUNTIME),
-    ("tracing", "there is no tracing"),
+    ("tracing.endpoint", "there is no tracing"),
+    ("tracing.samplingRatePerMillion", "there is no tracing"),
     ("localStorageCapacityIsolation", EVICTION),
     ("imageServiceEndpoint", "images are pulled through containerRuntimeEndpoint"),
-    ("userNamespaces", RUNTIME),
+    ("userNamespaces.idsPerPod", RUNTIME),
+];
+
+/// Values of these members that say what is done anyway.
+const HOLDS: &[(&str, &str)] = &[
+    ("authentication.webhook.enabled", "true"),
+    ("authorization.mode", "Webhook"),
+    ("configMapAndSecretChangeDetectionStrategy", "Watch"),
+    ("cpuManagerPolicy", "none"),
+    ("enableControllerAttachDetach", "true"),
+    ("imagePullCredentialsVerificationPolicy", "NeverVerify"),
+    ("localStorageCapacityIsolation", "true"),
+    ("memoryManagerPolicy", "None"),
+    ("memoryReservationPolicy", "None"),
+    ("nodeLeaseDurationSeconds", "40"),
+    ("nodeStatusReportFrequency", "5m0s"),
+    ("podLogsDir", "/var/log/pods"),
+    ("registerNode", "true"),
+    ("topologyManagerPolicy", "none"),
+];
+
+/// Values that must not be passed over: member, value, why and the way out. Other values of
+/// these members are passed over.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("runOnce", "true", "upstream removed the mode that ends after the first pods, and it is not here either; leave it out"),
+    (
+        "enableControllerAttachDetach",
+        "false",
+        "the agent attaches no volumes itself; leave it out, so that the control plane's attach controller does",
+    ),
+    (
+        "imagePullCredentialsVerificationPolicy",
+        "AlwaysVerify",
+        "nothing records with which credentials an image was pulled; set NeverVerify, and imagePullPolicy Always for pods with private images \
+         (the admission plug-in AlwaysPullImages does that)",
+    ),
+    (
+        "imagePullCredentialsVerificationPolicy",
+        "NeverVerifyAllowlistedImages",
+        "nothing records with which credentials an image was pulled; set NeverVerify, and imagePullPolicy Always for pods with private images \
+         (the admission plug-in AlwaysPullImages does that)",
+    ),
+    ("seccompDefault", "true", "pods without a seccomp profile run unconfined here; leave it out, and set seccompProfile RuntimeDefault in pods"),
 ];
 
 /// Why a member has no effect.
@@ -119,8 +166,28 @@ pub(super) fn reason(path: &str) -> Option<&'static str> {
     IGNORED.iter().find(|(known, _)| *known == path).map(|(_, why)| *why)
 }
 
-/// All members, for tests.
+/// Whether a value says what is done anyway.
+pub(super) fn holds(path: &str, value: &str) -> bool {
+    HOLDS.contains(&(path, value))
+}
+
+/// Why a value cannot be used.
+pub(super) fn refused(path: &str, value: &str) -> Option<&'static str> {
+    REFUSED.iter().find(|(known, refused, _)| *known == path && *refused == value).map(|(.., why)| *why)
+}
+
+/// Whether there are members below a path.
+pub(super) fn is_section(path: &str) -> bool {
+    IGNORED.iter().any(|(member, _)| member.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// All members without effect, and those of which values are refused, for tests.
 #[cfg(test)]
-pub(super) fn all() -> impl Iterator<Item = &'static str> {
-    IGNORED.iter().map(|(path, _)| *path)
+pub(super) fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    IGNORED.iter().copied()
+}
+
+#[cfg(test)]
+pub(super) fn all_refused() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    REFUSED.iter().copied()
 }

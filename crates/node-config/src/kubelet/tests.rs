@@ -49,24 +49,25 @@ fn kubeadms_configuration_means_upstreams_defaults() {
     };
     assert_eq!(config, expected);
     let named: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
-    assert_eq!(named, ["authentication.webhook", "authorization", "cgroupDriver", "rotateCertificates"]);
+    assert_eq!(named, ["cgroupDriver", "rotateCertificates"], "the others say what is done anyway");
 }
 
 #[test]
 fn members_without_effect_and_unknown_members_are_reported() {
     let warnings = read(
-        "surprise: {a: 1, b: {}}\nreadOnlyPort: 10255\nport: 0\nmaxPods: 0\nfeatureGates: {Swap: true}\nevictionHard: {containerfs.available: 15%}",
+        "surprise: {a: 1, b: {}}\nauthentication: {token: 1}\nreadOnlyPort: 10255\nport: 0\nmaxPods: 0\nfeatureGates: {Swap: true}\nevictionHard: {containerfs.available: 15%}",
     )
     .warnings;
     for part in [
-        "surprise.a is unknown",
+        "strict decoding error: unknown field \"surprise\"",
+        "strict decoding error: unknown field \"authentication.token\"",
         "readOnlyPort has no effect: the server has one set",
         "featureGates.Swap has no effect",
         "evictionHard: containerfs.available has no",
     ] {
         assert!(warnings.iter().any(|warning| warning.starts_with(part)), "no {part:?} in {warnings:?}");
     }
-    assert_eq!(warnings.len(), 4, "{warnings:?}");
+    assert_eq!(warnings.len(), 5, "{warnings:?}");
 }
 
 #[test]
@@ -107,11 +108,22 @@ fn a_written_configuration_reads_as_itself() {
     assert_eq!(config.healthz_port, 0, "off, as upstream");
 }
 
+/// The paths of all members of upstream's 1.36.
+const UPSTREAM: &str = include_str!("upstream-members.txt");
+
 #[test]
-fn ignored_members_are_listed_once_and_are_not_members() {
-    let (members, all) = (serde_json::to_value(KubeletConfiguration::default()).unwrap(), ignored::all().collect::<Vec<_>>());
+fn upstreams_members_are_known_and_ignored_ones_are_no_members() {
+    let template = serde_json::to_value(KubeletConfiguration::default()).unwrap();
+    let is_member = |path: &str| path.split('.').try_fold(&template, |place, part| place.get(part)).is_some();
+    let all: Vec<_> = ignored::all().map(|(path, _)| path).collect();
     for (i, path) in all.iter().enumerate() {
-        assert!(members.get(path).is_none() && !all[i + 1..].contains(path), "{path}");
+        assert!(!is_member(path) && !all[i + 1..].contains(path), "{path}");
+    }
+    for path in UPSTREAM.split_whitespace() {
+        assert!(is_member(path) || all.contains(&path), "{path} of upstream is unknown here");
+    }
+    for (path, ..) in ignored::all_refused() {
+        assert!(all.contains(&path), "{path} has no reason for its other values");
     }
 }
 

@@ -16,6 +16,10 @@ fn no_defaults() -> NodeConfig {
         node: NodeConfiguration {
             kubeconfig: "/k".into(),
             node_name: "win01".into(),
+            node_labels: texts("rack", "7"),
+            cloud_provider: "external".into(),
+            root_dir: "/k".into(),
+            cert_dir: "/certs".into(),
             node_ip: "10.240.0.12,fd00::12".parse().unwrap(),
             os: NodeOs::Windows { build: 17763 },
             roots: vec!["C=/c".into(), "D=/d".into()],
@@ -41,13 +45,15 @@ fn no_defaults() -> NodeConfig {
             memory: "1Gi".into(),
             machine_id: "m".into(),
             boot_id: "b".into(),
-            without: Part::ALL.to_vec(),
+            without: vec![Part::Kubelet, Part::Proxy],
         },
         kubelet: KubeletConfiguration {
             tls_cert_file: "/crt".into(),
             tls_private_key_file: "/key".into(),
             authentication: Authentication { x509: X509 { client_ca_file: "/ca".into() } },
+            address: "10.240.0.12".parse().ok(),
             port: 1,
+            enable_server: false,
             healthz_port: 2,
             healthz_bind_address: "127.0.0.2".parse().unwrap(),
             cluster_domain: "c.example".into(),
@@ -59,6 +65,7 @@ fn no_defaults() -> NodeConfig {
             system_reserved: texts("cpu", "1"),
             kube_reserved: texts("memory", "1Gi"),
             eviction_hard: EvictionHard(texts("nodefs.available", "1%")),
+            merge_default_eviction_settings: true,
             eviction_soft: texts("memory.available", "2Gi"),
             eviction_soft_grace_period: BTreeMap::from([("memory.available".into(), "1m30s".parse().unwrap())]),
             eviction_minimum_reclaim: texts("nodefs.available", "5%"),
@@ -72,9 +79,14 @@ fn no_defaults() -> NodeConfig {
             http_check_frequency: "6s".parse().unwrap(),
             container_log_max_size: "1Ki".into(),
             container_log_max_files: 4,
+            container_log_monitor_interval: "7s".parse().unwrap(),
             image_gc_high_threshold_percent: 90,
             image_gc_low_threshold_percent: 70,
             image_minimum_gc_age: "3m".parse().unwrap(),
+            node_status_update_frequency: "4s".parse().unwrap(),
+            register_with_taints: vec!["a=b:NoExecute".parse().unwrap()],
+            resolv_conf: Some("/resolv.conf".into()),
+            logging: Logging { verbosity: 4 },
         },
         kube_proxy: proxy_without_defaults(),
     }
@@ -155,18 +167,25 @@ fn missing_required_members_are_named_with_their_flags() {
     let whole = no_defaults();
     whole.clone().complete("net").unwrap();
     type Change = fn(&mut NodeConfig);
-    let cases: [(&str, Change); 12] = [
+    let cases: [(&str, Change); 15] = [
         ("--kubeconfig: give it, or kubeconfig in --config", |c| c.node.kubeconfig.clear()),
         ("--hostname-override: give it, or nodeName", |c| c.node.node_name.clear()),
         ("--node-ip", |c| c.node.node_ip = Families::default()),
         ("--root", |c| c.node.roots.clear()),
         ("--container-runtime-endpoint", |c| c.kubelet.container_runtime_endpoint.clear()),
-        ("--cluster-cidr", |c| c.kube_proxy.cluster_cidr = NetworkList::default()),
+        ("--cluster-cidr: give it, or clusterCIDR in --config; or leave the pod network to others with --without fabric", |c| {
+            c.kube_proxy.cluster_cidr = NetworkList::default()
+        }),
         ("--service-cidr", |c| c.node.service_cidr = Families::default()),
         ("--lan", |c| c.node.lan = Families::default()),
         ("--cluster-dns", |c| c.kubelet.cluster_dns.clear()),
         ("--cni-conf-dir", |c| c.node.cni_conf_dir.clear()),
-        ("--client-ca-file: give it, or authentication.x509.clientCAFile", |c| c.kubelet.authentication = Authentication::default()),
+        ("--tls-cert-file: give it, or tlsCertFile", |c| c.kubelet.tls_cert_file.clear()),
+        ("--tls-private-key-file", |c| c.kubelet.tls_private_key_file.clear()),
+        ("--cloud-provider=azure: the agent has no cloud providers of its own; give external", |c| c.node.cloud_provider = "azure".into()),
+        ("--node-labels=node-role.kubernetes.io/master=", |c| {
+            drop(c.node.node_labels.insert("node-role.kubernetes.io/master".into(), String::new()))
+        }),
         ("--boot-id", |c| c.node.boot_id.clear()),
     ];
     for (part, change) in cases {
@@ -180,6 +199,45 @@ fn missing_required_members_are_named_with_their_flags() {
         let mut config = whole.clone();
         config.kube_proxy.cluster_cidr = networks.parse().unwrap();
         assert_eq!(config.complete("net").ok().map(|complete| complete.cluster_cidr.both()), both, "{networks}");
+    }
+}
+
+#[test]
+fn a_node_without_pod_network_needs_none_of_its_addresses() {
+    let mut config = no_defaults();
+    config.node.without = vec![Part::Fabric];
+    config.kube_proxy.cluster_cidr = NetworkList::default();
+    (config.node.service_cidr, config.node.lan, config.node.cni_conf_dir) = (Families::default(), Families::default(), String::new());
+    config.kubelet.cluster_dns.clear();
+    config.kubelet.authentication = Authentication::default();
+    (config.kubelet.tls_cert_file, config.kubelet.tls_private_key_file, config.kubelet.address) = (String::new(), String::new(), None);
+    let complete = config.complete("net").unwrap();
+    assert_eq!((complete.cluster_dns, complete.cluster_cidr), (None, Families::default()));
+    assert_eq!(complete.config.kubelet.address, Some(complete.node_ip));
+    let thresholds = complete.config.kubelet.eviction_hard.to_string();
+    assert_eq!(thresholds, "imagefs.available<15%,memory.available<500Mi,nodefs.available<1%", "with those of Windows that were not named");
+}
+
+#[test]
+fn nodes_label_themselves_within_upstreams_bounds() {
+    for (label, is_allowed) in [
+        ("rack=7", true),
+        ("example.com/rack=", true),
+        ("kubernetes.io/os=windows", true),
+        ("node.kubernetes.io/anything=1", true),
+        ("my.node.kubernetes.io/a=1", true),
+        ("kubernetes.io/anything=1", false),
+        ("node-role.kubernetes.io/control-plane=", false),
+        ("node-restriction.kubernetes.io/a=1", false),
+        ("k8s.io/a=1", false),
+        ("-rack=7", false),
+        ("rack=a b", false),
+        ("UPPER.example/a=1", false),
+        ("/a=1", false),
+    ] {
+        let (name, value) = label.split_once('=').unwrap();
+        let checked = labels::check(&[(name.to_owned(), value.to_owned())].into());
+        assert_eq!(checked.is_ok(), is_allowed, "{label}: {checked:?}");
     }
 }
 

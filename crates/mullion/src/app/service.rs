@@ -1,7 +1,8 @@
-//! `--windows-service`: the proxy as a service of Windows, which reports to the control manager that it starts, runs and ends, and may
-//! stop it.
+//! `--windows-service`: a part as a service of Windows, which reports to the control manager that it starts, runs and ends, and may stop it.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -11,34 +12,35 @@ use windows_service::service::{ServiceControl, ServiceControlAccept, ServiceExit
 use windows_service::service_control_handler::{self, ServiceControlHandlerResult, ServiceStatusHandle};
 use windows_service::service_dispatcher;
 
-use super::Options;
-
-/// Upstream's name. A process with one service may be installed under any other.
-const NAME: &str = "kube-proxy";
 /// How long a start and a stop may take: connections of user space are waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What runs until the future ends.
+type Work = Box<dyn FnOnce(Stop) -> Result<()> + Send>;
+/// Completes when the control manager stops the service.
+pub type Stop = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The dispatcher calls a function without any value of ours: these go there, and come back.
-static OPTIONS: OnceLock<Options> = OnceLock::new();
+static SERVICE: Mutex<Option<(&'static str, Work)>> = Mutex::new(None);
 static FAILURE: Mutex<Option<anyhow::Error>> = Mutex::new(None);
 
-/// Runs the proxy until the service control manager stops it.
-pub fn run(options: Options) -> Result<()> {
-    let _ = OPTIONS.set(options);
-    service_dispatcher::start(NAME, service_main)
+/// Runs work until the service control manager stops it. `name` is upstream's; a process with one service may be installed under any other.
+pub fn run(name: &'static str, work: impl FnOnce(Stop) -> Result<()> + Send + 'static) -> Result<()> {
+    *SERVICE.lock().unwrap_or_else(PoisonError::into_inner) = Some((name, Box::new(work)));
+    service_dispatcher::start(name, service_main)
         .context("--windows-service: the service control manager did not start this process; leave the flag out, or start the service")?;
     FAILURE.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
 }
 
 extern "system" fn service_main(_: u32, _: *mut *mut u16) {
     if let Err(error) = serve() {
-        tracing::error!(error = %error.as_report(), "the service proxy failed");
+        tracing::error!(error = %error.as_report(), "the service failed");
         *FAILURE.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 }
 
 fn serve() -> Result<()> {
-    let options = OPTIONS.get().context("the service has no options")?;
+    let (name, work) = SERVICE.lock().unwrap_or_else(PoisonError::into_inner).take().context("the service has no work")?;
     let stop = CancellationToken::new();
     let asked = stop.clone();
     let control = move |control| match control {
@@ -49,12 +51,11 @@ fn serve() -> Result<()> {
         ServiceControl::Interrogate => ServiceControlHandlerResult::NoError,
         _ => ServiceControlHandlerResult::NotImplemented,
     };
-    let manager = service_control_handler::register(NAME, control).context("the service control manager does not listen")?;
+    let manager = service_control_handler::register(name, control).context("the service control manager does not listen")?;
     report(manager, ServiceState::StartPending, 0)?;
-    let runtime = crate::agent_runtime()?;
     report(manager, ServiceState::Running, 0)?;
     tracing::info!("the service control manager started the service");
-    let ended = runtime.block_on(super::run(options, async {
+    let ended = work(Box::pin(async move {
         stop.cancelled().await;
         tracing::info!("the service control manager stops the service");
         if let Err(error) = report(manager, ServiceState::StopPending, 0) {

@@ -1,0 +1,180 @@
+//! What a node's configuration leaves open and the machine knows: names, addresses, directories, sockets, a serving certificate.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result};
+use ipnet::IpNet;
+use node_config::NodeConfig;
+use node_config::node::{NodeConfiguration, Part};
+use pki::{Ca, CertRequest};
+
+/// containerd's endpoint, upstream's default.
+const RUNTIME: &str = if cfg!(windows) { "npipe:////./pipe/containerd-containerd" } else { "unix:///run/containerd/containerd.sock" };
+/// Where containerd reads the CNI configuration, by its default configuration.
+const CNI_CONF_DIR: &str = if cfg!(windows) { r"C:\Program Files\containerd\cni\conf" } else { "/etc/cni/net.d" };
+/// Addresses of no machine (RFC 5737, RFC 3849): which address the default route gives is asked for them. Nothing is sent.
+const ELSEWHERE: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+/// How long a self-signed serving certificate is valid, as upstream's.
+const YEAR_DAYS: u32 = 365;
+
+/// The machine's name, as it calls itself.
+pub fn host_name() -> Option<String> {
+    if cfg!(windows) { std::env::var("COMPUTERNAME").ok() } else { std::fs::read_to_string("/proc/sys/kernel/hostname").ok() }
+}
+
+/// Fills what was not given. What the machine does not know either stays empty.
+pub fn fill(config: &mut NodeConfig) {
+    let (node, agent) = (&mut config.node, &mut config.kubelet);
+    let set = |place: &mut String, value: &str| {
+        if place.is_empty() {
+            place.push_str(value);
+        }
+    };
+    if node.node_name.is_empty() {
+        // Names of Nodes are lower case, whatever a host calls itself.
+        node.node_name = host_name().unwrap_or_default().trim().to_lowercase();
+    }
+    if node.node_ip.first().is_none()
+        && let Some(ip) = node.node_name.parse().ok().or_else(|| ELSEWHERE.into_iter().find_map(address_towards))
+    {
+        node.node_ip = ip.into();
+    }
+    if node.roots.is_empty() && node.os.is_windows() == cfg!(windows) {
+        node.roots = vec![if cfg!(windows) { r"C=C:\".to_owned() } else { "/".to_owned() }];
+    }
+    set(&mut agent.container_runtime_endpoint, RUNTIME);
+    if !node.without.contains(&Part::Fabric) {
+        set(&mut node.cni_conf_dir, CNI_CONF_DIR);
+        if node.lan.first().is_none()
+            && let Some(lan) = node.node_ip.first().and_then(network_of)
+        {
+            node.lan = lan.into();
+        }
+    }
+}
+
+/// The machine's address on the way to another.
+fn address_towards(other: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if other.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(SocketAddr::new(other, 9)).ok()?;
+    socket.local_addr().ok().map(|at| at.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+/// The network of the interface that has an address.
+#[cfg(target_os = "linux")]
+fn network_of(ip: IpAddr) -> Option<IpNet> {
+    let netlink = linux_sys::netlink::Rtnl::open().ok()?;
+    let nets = netlink.links().ok()?.into_iter().filter_map(|link| netlink.addrs(link.index).ok()).flatten();
+    nets.into_iter().find(|net| net.addr() == ip).map(|net| net.trunc())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network_of(_: IpAddr) -> Option<IpNet> {
+    None
+}
+
+/// Where the node's certificates are, on this machine.
+pub fn cert_dir(node: &NodeConfiguration) -> Result<PathBuf> {
+    if !node.cert_dir.is_empty() {
+        return Ok(node.cert_dir.clone().into());
+    }
+    let first = node.roots.first().context("the node has no root")?;
+    let root = if node.os.is_windows() { super::node::drive(first)?.1 } else { PathBuf::from(first) };
+    let below = node.root_dir.trim_start_matches(|c: char| c.is_ascii_alphabetic()).trim_start_matches([':', '/', '\\']);
+    let below = if node.root_dir.starts_with(['/', '\\']) { node.root_dir.trim_start_matches(['/', '\\']) } else { below };
+    Ok(below.split(['/', '\\']).fold(root, |dir, part| dir.join(part)).join("pki"))
+}
+
+/// Names the serving certificate of `dir`, which is made once, self-signed, where there is none (upstream's InitializeTLS).
+pub fn self_signed(config: &mut NodeConfig, dir: &Path) -> Result<()> {
+    let node = &config.node;
+    let (cert, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+    if !(cert.is_file() && key.is_file()) {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}: give another --cert-dir", dir.display()))?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let ca = Ca::generate(&format!("{}-ca@{now}", node.node_name), Duration::from_secs(u64::from(YEAR_DAYS) * 86_400))?;
+        let made = ca.issue(&CertRequest {
+            cn: format!("{}@{now}", node.node_name),
+            dns: vec![node.node_name.clone()],
+            ips: node.node_ip.iter().collect(),
+            server: true,
+            days: YEAR_DAYS,
+            ..CertRequest::default()
+        })?;
+        pki::write_private(&key, &made.key_pem)?;
+        pki::write_public(&cert, &format!("{}{}", made.cert_pem, ca.cert_pem()))?;
+    }
+    config.kubelet.tls_cert_file = cert.display().to_string();
+    config.kubelet.tls_private_key_file = key.display().to_string();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_below_the_nodes_root_unless_another_place_is_named() {
+        let dir = |os: &str, roots: &[&str], root_dir: &str, cert_dir: &str| {
+            let roots = roots.iter().map(|root| (*root).to_owned()).collect();
+            let node = NodeConfiguration {
+                os: os.parse().unwrap(),
+                roots,
+                root_dir: root_dir.to_owned(),
+                cert_dir: cert_dir.to_owned(),
+                ..NodeConfiguration::default()
+            };
+            super::cert_dir(&node).map(|dir| dir.display().to_string().replace('\\', "/")).map_err(|error| error.to_string())
+        };
+        assert_eq!(dir("linux", &["/"], "/var/lib/kubelet", ""), Ok("/var/lib/kubelet/pki".to_owned()));
+        assert_eq!(dir("windows", &["C=/hosts/win01/c"], r"C:\var\lib\kubelet", ""), Ok("/hosts/win01/c/var/lib/kubelet/pki".to_owned()));
+        assert_eq!(dir("windows", &["C=/c"], "/k", ""), Ok("/c/k/pki".to_owned()));
+        assert_eq!(dir("linux", &["/"], "/k", "/certs"), Ok("/certs".to_owned()));
+        assert!(dir("linux", &[], "/k", "").is_err());
+    }
+
+    #[test]
+    fn a_serving_certificate_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("pki");
+        let mut config = NodeConfig::default();
+        config.node.node_name = "win01".to_owned();
+        config.node.node_ip = "10.0.0.5".parse().unwrap();
+        self_signed(&mut config, &place).unwrap();
+        let made = std::fs::read_to_string(&config.kubelet.tls_cert_file).unwrap();
+        assert_eq!(made.matches("BEGIN CERTIFICATE").count(), 2, "with its authority");
+        assert!(std::fs::read_to_string(&config.kubelet.tls_private_key_file).unwrap().contains("PRIVATE KEY"));
+        self_signed(&mut config, &place).unwrap();
+        assert_eq!(std::fs::read_to_string(place.join("kubelet.crt")).unwrap(), made);
+    }
+
+    #[test]
+    fn what_is_given_stays() {
+        let mut config = NodeConfig::default();
+        config.node.node_name = "win01".to_owned();
+        config.node.node_ip = "10.0.0.5".parse().unwrap();
+        config.node.roots = vec!["/root".to_owned()];
+        config.node.lan = "10.0.0.0/8".parse().unwrap();
+        config.node.cni_conf_dir = "/conf".to_owned();
+        config.kubelet.container_runtime_endpoint = "unix:///cri".to_owned();
+        let given = config.clone();
+        fill(&mut config);
+        assert_eq!(config, given);
+        let mut empty = NodeConfig::default();
+        fill(&mut empty);
+        assert_eq!((empty.kubelet.container_runtime_endpoint.as_str(), empty.node.cni_conf_dir.as_str()), (RUNTIME, CNI_CONF_DIR));
+        assert!(!empty.node.node_name.is_empty() && empty.node.roots.len() == 1);
+        // A Windows node on another machine has no root by itself.
+        let mut simulated = NodeConfig::default();
+        simulated.node.os = if cfg!(windows) { "linux".parse().unwrap() } else { "windows".parse().unwrap() };
+        fill(&mut simulated);
+        assert!(simulated.node.roots.is_empty());
+        let mut named = NodeConfig::default();
+        named.node.node_name = "10.0.0.7".to_owned();
+        fill(&mut named);
+        assert_eq!(named.node.node_ip, "10.0.0.7".parse().unwrap(), "an address as its name");
+    }
+}
