@@ -15,7 +15,7 @@ WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
 PROOFS := $(TARGET)/proofs
 
-.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-dll bench-upstream soak lint setup unit namespaces e2e wine
+.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-dll bench-upstream soak lint setup unit namespaces containerd e2e wine
 
 up: setup build
 	$(TARGET)/up/mullion up $(UP)
@@ -79,6 +79,10 @@ namespaces: test-template
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults --test bgp
 	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: beside_upstream:: with_links:: alpha:: \
 	    linux::tests tcp_md5:: forwarding:: tunnels:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
+
+# The node agent on Debian's containerd and runc; as root, in namespaces of its own. Not part of `test`.
+containerd:
+	tools/containerd
 
 # A whole cluster and unmodified kubectl, as an ordinary user.
 e2e: test-template
