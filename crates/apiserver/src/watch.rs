@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use crate::registry::read::Selection;
 use crate::selectors::Outline;
 use crate::status::ApiError;
-use crate::store::{Change, Entry, Event, Store};
+use crate::store::{Change, Entry, Event, Store, Topic};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -61,6 +61,7 @@ pub struct Watch {
     store: Arc<Store>,
     request: Request,
     prefix: String,
+    topic: Topic,
     cursor: u64,
     published: tokio::sync::watch::Receiver<u64>,
     shutdown: tokio_util::sync::CancellationToken,
@@ -77,7 +78,8 @@ impl Watch {
     /// Starts a watch; what can be refused is refused here.
     pub fn start(store: Arc<Store>, request: Request, shutdown: tokio_util::sync::CancellationToken) -> Result<Self, ApiError> {
         let prefix = request.kind.prefix(&request.namespace);
-        let published = store.published();
+        let topic = request.selection.topic(&request.kind, &request.namespace);
+        let published = store.follow(&topic);
         let now = Instant::now();
         let mut watch = Self {
             cursor: 0,
@@ -90,6 +92,7 @@ impl Watch {
             store,
             request,
             prefix,
+            topic,
             published,
             shutdown,
         };
@@ -113,7 +116,7 @@ impl Watch {
     }
 
     fn send_state(&mut self) {
-        let (revision, entries) = self.store.list(&self.prefix);
+        let (revision, entries) = self.store.list_of(&self.topic, &self.prefix);
         self.cursor = revision;
         if self.request.registry.is_some() {
             self.state = entries.into_iter().map(|(_, entry)| entry).collect();
@@ -201,7 +204,7 @@ impl Watch {
     }
 
     async fn collect(&mut self) {
-        match self.store.events(&self.prefix, self.cursor, BATCH) {
+        match self.store.events_of(&self.topic, &self.prefix, self.cursor, BATCH) {
             Ok((events, cursor)) => {
                 let current = self.cursor;
                 self.cursor = cursor.max(current);
@@ -217,12 +220,26 @@ impl Watch {
     }
 
     async fn wait(&mut self) {
-        tokio::select! {
-            changed = self.published.changed() => self.ended = changed.is_err(),
-            () = self.shutdown.cancelled() => self.ended = true,
-            () = tokio::time::sleep_until(self.deadline) => self.ended = true,
-            () = tokio::time::sleep_until(self.next_bookmark), if self.request.bookmarks => {
-                self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+        let bookmark = tokio::select! {
+            changed = self.published.changed() => {
+                self.ended = changed.is_err();
+                false
+            }
+            () = self.shutdown.cancelled() => {
+                self.ended = true;
+                false
+            }
+            () = tokio::time::sleep_until(self.deadline) => {
+                self.ended = true;
+                false
+            }
+            () = tokio::time::sleep_until(self.next_bookmark), if self.request.bookmarks => true,
+        };
+        if bookmark {
+            self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+            // Nothing has woken it since the last event of its own, and the bookmark is to say what is past now.
+            self.collect().await;
+            if !self.ended {
                 self.push_bookmark(false);
             }
         }

@@ -4,10 +4,8 @@
 use super::{Attributes, Decision};
 use crate::object;
 use crate::selectors::FieldSelector;
-use crate::store::Store;
-use serde::Deserialize;
+use crate::store::{Store, Topic};
 use serde_json::Value;
-use std::borrow::Cow;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -19,7 +17,7 @@ pub(super) fn decide(store: &Store, attributes: &Attributes) -> Decision {
     match (attributes.group.as_str(), attributes.resource.as_str()) {
         ("", "secrets") => readable(attributes).unwrap_or_else(|| related(node, secret(store, node, &attributes.namespace, &attributes.name))),
         ("", "configmaps") => readable(attributes)
-            .unwrap_or_else(|| related(node, users(store, node, &attributes.namespace).iter().any(|pod| uses_config_map(pod, &attributes.name)))),
+            .unwrap_or_else(|| related(node, users(store, node, &attributes.namespace).any(|pod| uses_config_map(&pod, &attributes.name)))),
         ("", "persistentvolumeclaims") => {
             single(attributes, Some("status")).unwrap_or_else(|| related(node, uses_claim(store, node, &attributes.namespace, &attributes.name)))
         }
@@ -78,15 +76,13 @@ fn single(attributes: &Attributes, written: Option<&str>) -> Option<Decision> {
 }
 
 /// The pods that give the node rights. A node makes its mirror pods itself: what they name gives none.
-fn users(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
-    let mut pods = pods_of(store, node, namespace);
-    pods.retain(|pod| object::lookup(pod, &["metadata", "annotations", MIRROR]).is_none());
-    pods
+fn users(store: &Store, node: &str, namespace: &str) -> impl Iterator<Item = Value> {
+    pods_of(store, node, namespace).filter(|pod| object::lookup(pod, &["metadata", "annotations", MIRROR]).is_none())
 }
 
 /// Some pod names the Secret, by itself, through its ServiceAccount, or through a volume.
 fn secret(store: &Store, node: &str, namespace: &str, name: &str) -> bool {
-    let named = users(store, node, namespace).iter().any(|pod| uses_secret(pod, name) || account_secret(store, pod, name));
+    let named = users(store, node, namespace).any(|pod| uses_secret(&pod, name) || account_secret(store, &pod, name));
     named
         || store.list("core/persistentvolumes/").1.iter().any(|(_, entry)| {
             let volume = entry.value();
@@ -95,7 +91,7 @@ fn secret(store: &Store, node: &str, namespace: &str, name: &str) -> bool {
 }
 
 fn uses_claim(store: &Store, node: &str, namespace: &str, name: &str) -> bool {
-    users(store, node, namespace).iter().any(|pod| claims(pod).any(|claim| claim == name))
+    users(store, node, namespace).any(|pod| claims(&pod).any(|claim| claim == name))
 }
 
 /// Some pod uses the claim that the volume is bound to. What a claim says of itself does not count: its owner writes it.
@@ -119,8 +115,8 @@ fn service_account(store: &Store, node: &str, attributes: &Attributes) -> Decisi
     } else if attributes.subresource != "token" {
         return refuse("can only create token subresource of serviceaccount");
     }
-    let runs_as = |pod: &Value| object::text(pod, &["spec", "serviceAccountName"]) == attributes.name;
-    related(node, users(store, node, &attributes.namespace).iter().any(runs_as))
+    let runs_as = |pod: Value| object::text(&pod, &["spec", "serviceAccountName"]) == attributes.name;
+    related(node, users(store, node, &attributes.namespace).any(runs_as))
 }
 
 fn lease(node: &str, attributes: &Attributes) -> Decision {
@@ -208,26 +204,11 @@ fn fixed_rules(attributes: &Attributes) -> bool {
     }
 }
 
-/// The pods bound to a node, in one namespace or ("") in all.
-fn pods_of(store: &Store, node: &str, namespace: &str) -> Vec<Value> {
+/// The pods bound to a node, in one namespace or ("") in all; each is decoded when it is looked at.
+fn pods_of(store: &Store, node: &str, namespace: &str) -> impl Iterator<Item = Value> {
     let prefix = if namespace.is_empty() { "core/pods/".to_string() } else { format!("core/pods/{namespace}/") };
-    let pods = store.list(&prefix).1.into_iter().filter(|(_, entry)| is_bound_to(&entry.bytes, node));
-    pods.map(|(_, entry)| entry.value()).collect()
-}
-
-/// Whether an encoded pod is bound to the node. The rest of it is passed over: every node asks for every token of its pods.
-fn is_bound_to(pod: &[u8], node: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Pod<'a> {
-        #[serde(borrow, default)]
-        spec: Spec<'a>,
-    }
-    #[derive(Default, Deserialize)]
-    struct Spec<'a> {
-        #[serde(borrow, default, rename = "nodeName")]
-        node_name: Cow<'a, str>,
-    }
-    serde_json::from_slice(pod).is_ok_and(|pod: Pod<'_>| pod.spec.node_name == node)
+    let (_, pods) = store.list_of(&Topic::PodsOf(node.into()), &prefix);
+    pods.into_iter().map(|(_, entry)| entry.value())
 }
 
 fn volumes(pod: &Value) -> &[Value] {
@@ -319,18 +300,6 @@ mod tests {
     use crate::authn::UserInfo;
     use crate::store::Expect;
     use serde_json::json;
-
-    #[test]
-    fn pods_are_bound_to_the_node_that_their_specification_names() {
-        let bound = |pod: Value| is_bound_to(pod.to_string().as_bytes(), "n1");
-        assert!(bound(json!({"metadata": {"labels": {"nodeName": "n2"}}, "spec": {"containers": [{"nodeName": 1}], "nodeName": "n1"}})));
-        for other in
-            [json!({}), json!({"spec": {}}), json!({"nodeName": "n1"}), json!({"spec": {"nodeName": "n10"}}), json!({"spec": {"nodeName": null}})]
-        {
-            assert!(!bound(other.clone()), "{other}");
-        }
-        assert!(!is_bound_to(b"{", "n1"));
-    }
 
     async fn store(dir: &std::path::Path) -> Store {
         let store = Store::open(dir).unwrap();

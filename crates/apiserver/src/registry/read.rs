@@ -6,7 +6,7 @@ use crate::http::query::Query;
 use crate::kind::Kind;
 use crate::selectors::{FieldSelector, LabelSelector, Outline};
 use crate::status::ApiError;
-use crate::store::{Entry, Rows};
+use crate::store::{Entry, Rows, Topic};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
@@ -53,6 +53,16 @@ impl Selection {
     /// Whether an encoded object matches; it is decoded only when something is selected.
     pub fn matches_bytes(&self, bytes: &[u8]) -> bool {
         self.is_empty() || serde_json::from_slice(bytes).is_ok_and(|object| self.matches(&object))
+    }
+
+    /// What of a kind in a namespace ("" for all) can match.
+    pub fn topic(&self, kind: &Kind, namespace: &str) -> Topic {
+        let prefix = kind.prefix(namespace);
+        match (self.name(), self.fields.required("spec.nodeName")) {
+            (Some(name), _) if !namespace.is_empty() || !kind.namespaced => Topic::Object(kind.key(namespace, name).into()),
+            (_, Some(node)) if prefix.starts_with("core/pods/") && !node.is_empty() => Topic::PodsOf(node.into()),
+            _ => Topic::resource(&prefix),
+        }
     }
 
     /// The one name that can match, when the field selector says so.
@@ -123,7 +133,7 @@ impl Registry {
         let at = self.position(kind, query, limit.is_some(), resume.as_ref())?;
         let (revision, rows) = match selection.name().filter(|_| at == At::Latest && (!namespace.is_empty() || !kind.namespaced)) {
             Some(name) => self.row(&kind.key(namespace, name)),
-            None => self.rows(kind, namespace, at, resume.as_ref())?,
+            None => self.rows((kind, namespace), &selection.topic(kind, namespace), at, resume.as_ref())?,
         };
         let start = resume.map(|resume| resume.start).unwrap_or_default();
         let mut rows = rows.into_iter().filter(|(key, _)| **key >= *start);
@@ -158,10 +168,10 @@ impl Registry {
         (revision, self.store.get(key).map(|entry| (key.into(), entry)).into_iter().collect())
     }
 
-    fn rows(&self, kind: &Kind, namespace: &str, at: At, resume: Option<&Continue>) -> Result<(u64, Rows), ApiError> {
+    fn rows(&self, (kind, namespace): (&Kind, &str), topic: &Topic, at: At, resume: Option<&Continue>) -> Result<(u64, Rows), ApiError> {
         let prefix = kind.prefix(namespace);
         match at {
-            At::Latest => Ok(self.store.list(&prefix)),
+            At::Latest => Ok(self.store.list_of(topic, &prefix)),
             At::Exact(revision) => match self.store.list_at(&prefix, revision) {
                 Ok(rows) => Ok((revision, rows)),
                 Err(compacted) => Err(match resume {

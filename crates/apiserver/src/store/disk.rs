@@ -1,7 +1,7 @@
 //! redb below the store: loading at start, and the writer thread that commits everything waiting in one transaction.
 
 use super::encryption::Cipher;
-use super::{Entry, OpenError, Shared, WriteError};
+use super::{Entry, OpenError, Shared, Topic, WriteError};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,6 +29,8 @@ pub(super) struct Op {
     /// `None` deletes.
     pub(super) bytes: Option<Arc<[u8]>>,
     pub(super) revision: u64,
+    /// Whom it concerns.
+    pub(super) topics: Vec<Topic>,
     pub(super) done: oneshot::Sender<Result<(), WriteError>>,
 }
 
@@ -188,6 +190,9 @@ impl Writer {
         if let Some(last) = batch.last() {
             self.shared.published.send_replace(last.revision);
         }
+        let state = self.shared.lock();
+        batch.iter().for_each(|op| op.topics.iter().for_each(|topic| state.topics.wake(topic, op.revision)));
+        drop(state);
         for op in batch {
             // A requester that went away does not want the answer any more.
             let _ = op.done.send(Ok(()));

@@ -7,12 +7,15 @@
 //!
 //! Keys are `GROUP/RESOURCE/NAMESPACE/NAME` (`core` for the legacy group, an empty namespace for cluster-scoped objects).
 
+mod bound;
 mod disk;
 mod encryption;
 mod outlines;
+mod topics;
 mod window;
 
 use crate::selectors::Outline;
+use bound::{PodsByNode, node_of};
 use disk::{Disk, Op};
 pub use outlines::Outlines;
 use serde_json::Value;
@@ -22,6 +25,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{oneshot, watch};
+pub use topics::Topic;
+use topics::Topics;
 use window::Window;
 pub use window::{Change, Event};
 
@@ -143,6 +148,8 @@ struct State {
     revision: u64,
     index: BTreeMap<Arc<str>, Entry>,
     window: Window,
+    topics: Topics,
+    bound: PodsByNode,
     /// The revision of the last write below each `GROUP/RESOURCE/`.
     changed: HashMap<String, u64>,
 }
@@ -157,7 +164,7 @@ impl Store {
     /// Opens (or makes) the store in `dir`.
     pub fn open(dir: &Path) -> Result<Self, OpenError> {
         let (disk, loaded) = Disk::open(dir)?;
-        let state = State { revision: loaded.revision, index: loaded.index, window: Window::starting_at(loaded.revision), changed: HashMap::new() };
+        let state = State::new(loaded.revision, loaded.index);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             outlines: outlines::Cache::default(),
@@ -180,6 +187,25 @@ impl Store {
     /// Follows the revision up to which everything is on disk and may be seen by watches.
     pub fn published(&self) -> watch::Receiver<u64> {
         self.shared.published.subscribe()
+    }
+
+    /// Follows the writes that concern a topic: a change says that a new one may be seen by watches.
+    pub fn follow(&self, topic: &Topic) -> watch::Receiver<u64> {
+        let mut state = self.shared.lock();
+        let revision = state.revision;
+        state.topics.follow(topic, revision)
+    }
+
+    /// Everything of a topic below `prefix`, as [`Self::list`].
+    pub fn list_of(&self, topic: &Topic, prefix: &str) -> (u64, Rows) {
+        let state = self.shared.lock();
+        let row = |key: &Arc<str>| state.index.get_key_value(key).map(|(key, entry)| (Arc::clone(key), entry.clone()));
+        let rows = match topic {
+            Topic::Resource(_) => range(&state.index, prefix).map(|(key, entry)| (Arc::clone(key), entry.clone())).collect(),
+            Topic::Object(key) => row(key).into_iter().collect(),
+            Topic::PodsOf(node) => state.bound.pods_of(node).filter(|key| key.starts_with(prefix)).filter_map(row).collect(),
+        };
+        (state.revision, rows)
     }
 
     /// The revision of the last write below a `GROUP/RESOURCE/` since the start (0 for none): for caches of derived state.
@@ -218,6 +244,31 @@ impl Store {
     /// Refuses lists of revisions before this one from now on. Watches may still begin earlier, as far as the window goes back.
     pub fn compact(&self, revision: u64) {
         self.shared.compacted.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    /// Up to `most` events of a topic below `prefix` after revision `cursor` that are on disk, and the cursor to go on from. Events that
+    /// the window has lost do not matter when none of them was the topic's.
+    pub fn events_of(&self, topic: &Topic, prefix: &str, cursor: u64, most: usize) -> Result<(Vec<Arc<Event>>, u64), Compacted> {
+        let state = self.shared.lock();
+        let published = *self.shared.published.borrow();
+        let known = state.topics.after(topic, cursor);
+        let Some(revisions) = known.map(|all| all.take_while(|revision| *revision <= published).collect::<Vec<_>>()) else {
+            drop(state);
+            return self.events(prefix, cursor, most);
+        };
+        let mut events = Vec::new();
+        let mut reached = cursor.max(published);
+        for revision in revisions {
+            let event = state.window.at(revision)?;
+            if event.key.starts_with(prefix) {
+                events.push(Arc::clone(event));
+                if events.len() == most {
+                    reached = revision;
+                    break;
+                }
+            }
+        }
+        Ok((events, reached))
     }
 
     /// Up to `most` events below `prefix` after revision `cursor` that are on disk, and the cursor to go on from.
@@ -282,13 +333,18 @@ impl Store {
                 (false, None) => Change::Added,
             };
             let (key, (done, answer)): (Arc<str>, _) = (key.into(), oneshot::channel());
-            operations.push(Op { key: Arc::clone(&key), bytes: (!removes).then(|| Arc::clone(&bytes)), revision, done });
+            let node = key.starts_with(bound::PODS) && !removes;
+            let node = node.then(|| crate::object::text(&object, &["spec", "nodeName"])).filter(|node| !node.is_empty()).map(str::to_owned);
+            operations.push(Op { key: Arc::clone(&key), bytes: (!removes).then(|| Arc::clone(&bytes)), revision, topics: Vec::new(), done });
             answers.push(answer);
-            events.push(Event { revision, key, change, object: bytes, previous });
+            events.push((Event { revision, key, change, object: bytes, previous }, node));
             stored.push(object);
         }
+        for ((event, node), operation) in events.iter().zip(&mut operations) {
+            operation.topics = state.topics_of(&event.key, node.clone());
+        }
         self.disk.enqueue(operations)?;
-        events.into_iter().for_each(|event| state.apply(event));
+        events.into_iter().for_each(|(event, node)| state.apply(event, node));
         Ok((answers, stored))
     }
 
@@ -317,6 +373,23 @@ fn range<'a>(index: &'a BTreeMap<Arc<str>, Entry>, prefix: &'a str) -> impl Iter
 }
 
 impl State {
+    fn new(revision: u64, index: BTreeMap<Arc<str>, Entry>) -> Self {
+        let mut bound = PodsByNode::default();
+        for (key, entry) in range(&index, bound::PODS) {
+            bound.set(key, node_of(&entry.bytes));
+        }
+        Self { revision, index, window: Window::starting_at(revision), topics: Topics::default(), bound, changed: HashMap::new() }
+    }
+
+    /// The topics of a write; `node` is the one that a pod is bound to from now on.
+    fn topics_of(&self, key: &Arc<str>, node: Option<String>) -> Vec<Topic> {
+        let mut topics = vec![Topic::resource(key), Topic::Object(Arc::clone(key))];
+        let before = self.bound.node_of(key);
+        let after = node.map(Arc::from).filter(|node| Some(node) != before.as_ref());
+        topics.extend(before.into_iter().chain(after).map(Topic::PodsOf));
+        topics
+    }
+
     fn check(&self, key: &str, expect: Expect) -> Result<Option<Entry>, WriteError> {
         let current = self.index.get(key);
         match (expect, current) {
@@ -327,8 +400,14 @@ impl State {
         }
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply(&mut self, event: Event, node: Option<String>) {
         self.revision = event.revision;
+        for topic in self.topics_of(&event.key, node.clone()) {
+            self.topics.push(&topic, event.revision);
+        }
+        if event.key.starts_with(bound::PODS) {
+            self.bound.set(&event.key, node);
+        }
         self.changed.insert(resource_prefix(&event.key).to_string(), event.revision);
         match event.change {
             Change::Deleted => self.index.remove(&event.key),
@@ -346,7 +425,11 @@ impl State {
                 Some(previous) => self.index.insert(Arc::clone(&event.key), previous.clone()),
                 None => self.index.remove(&event.key),
             };
+            if event.key.starts_with(bound::PODS) {
+                self.bound.set(&event.key, event.previous.as_ref().and_then(|previous| node_of(&previous.bytes)));
+            }
         }
+        self.topics.roll_back(published);
         self.revision = published;
     }
 }

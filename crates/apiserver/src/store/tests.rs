@@ -135,3 +135,38 @@ async fn many_writers_share_commits() {
     assert_eq!(store.revision(), start + 200);
     assert_eq!(store.list("core/pods/default/").1.len(), 200);
 }
+
+#[tokio::test]
+async fn a_topic_that_was_quiet_misses_nothing_while_the_window_moves_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
+    let bound = |name: &str, node: &str| {
+        let mut pod = pod(name);
+        pod["spec"] = json!({"nodeName": node});
+        pod
+    };
+    let (mine, start) = (Topic::PodsOf("n1".into()), store.revision());
+    let mut woken = store.follow(&mine);
+    // More than the window holds, and none of it this node's.
+    let filler = "x".repeat(1 << 20);
+    for number in 0..10 {
+        let mut other = bound(&format!("other-{number}"), "n2");
+        other["filler"] = json!(filler);
+        store.put(&format!("core/pods/default/other-{number}"), Expect::Absent, other).await.unwrap();
+    }
+    assert!(store.events("core/pods/", start, 10).is_err(), "the window has moved on");
+    assert!(!woken.has_changed().unwrap(), "nobody is woken for others");
+    let own = store.put("core/pods/default/own", Expect::Absent, bound("own", "n1")).await.unwrap();
+    assert_eq!(*woken.borrow_and_update(), revision_of(&own));
+    let (events, cursor) = store.events_of(&mine, "core/pods/", start, 10).unwrap();
+    assert_eq!((events.len(), events[0].revision, cursor), (1, revision_of(&own), store.revision()));
+    assert_eq!(names(&store.list_of(&mine, "core/pods/").1), ["own"]);
+    // It leaves the node that it was on, and the watch of that node has to say so.
+    let gone = store.delete("core/pods/default/own", Expect::Revision(revision_of(&own)), bound("own", "n1")).await.unwrap();
+    assert_eq!(*woken.borrow_and_update(), revision_of(&gone));
+    let (events, _) = store.events_of(&mine, "core/pods/", cursor, 10).unwrap();
+    assert_eq!(events[0].change, Change::Deleted);
+    assert!(store.list_of(&mine, "core/pods/").1.is_empty());
+    drop(store);
+    assert_eq!(Store::open(dir.path()).unwrap().list_of(&Topic::PodsOf("n2".into()), "core/pods/").1.len(), 10, "after a restart too");
+}

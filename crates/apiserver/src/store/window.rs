@@ -72,6 +72,12 @@ impl Window {
         Ok(self.events.range(start..))
     }
 
+    /// The event of a revision that made one.
+    pub(super) fn at(&self, revision: u64) -> Result<&Arc<Event>, Compacted> {
+        let place = self.events.partition_point(|event| event.revision < revision);
+        self.events.get(place).filter(|event| event.revision == revision).ok_or(Compacted { oldest: self.floor })
+    }
+
     /// Takes the newest event off when it is later than `revision`.
     pub(super) fn pop_after(&mut self, revision: u64) -> Option<Arc<Event>> {
         let newest = self.events.back().filter(|event| event.revision > revision)?;
