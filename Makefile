@@ -15,7 +15,7 @@ WINDOWS_TARGET := $(TARGET)/x86_64-pc-windows-gnu
 # Tests add here what they prove of the tables in docs/service-proxy.md (crates/parity). A run begins without it and ends without it.
 PROOFS := $(TARGET)/proofs
 
-.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-dll bench-upstream soak lint setup unit namespaces containerd e2e wine
+.PHONY: up test docs-tables build guest release windows template test-template test-setup bench first-up bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-node bench-dll bench-upstream soak lint setup unit namespaces containerd e2e wine
 
 up: setup build
 	$(TARGET)/up/mullion up $(UP)
@@ -101,7 +101,7 @@ bench: setup release
 	tools/windows-cargo build --release -p hcn-dll --features one-lock
 	mv $(WINDOWS_TARGET)/release/computenetwork.dll $(WINDOWS_TARGET)/release/one-lock.dll
 	tools/windows-cargo build --release -p hcn-dll
-	$(MAKE) -k bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-dll bench-upstream
+	$(MAKE) -k bench-cluster bench-api bench-hns bench-cni bench-fabric bench-proxy bench-policy bench-node bench-dll bench-upstream
 
 bench-cluster:
 	$(TARGET)/release/bench up --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; up=$$?; \
@@ -134,6 +134,13 @@ bench-proxy:
 # Network policies over 1,000 pods.
 bench-policy:
 	$(TARGET)/release/bench policy
+
+# The node agent on containerd, as root; UPSTREAM_KUBELET=PATH measures that kubelet in the same run. Then the agents of a thousand nodes.
+bench-node:
+	$(TARGET)/release/bench node --mullion $(TARGET)/release/mullion --cni $(TARGET)/release/mullion-cni --directory $(TARGET) \
+	    $(if $(UPSTREAM_KUBELET),--upstream $(UPSTREAM_KUBELET)); node=$$?; \
+	$(TARGET)/release/bench hollow --mullion $(TARGET)/release/mullion --kubectl "$$(tools/client kubectl)"; hollow=$$?; \
+	exit $$((node | hollow))
 
 # The Windows build of the service proxy, under Wine, through the DLL's own interface.
 bench-dll:

@@ -5,10 +5,10 @@
 
 mod exercise;
 mod hollow;
-mod load;
+pub mod load;
 mod objects;
-mod settle;
-mod site;
+pub mod settle;
+pub mod site;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -19,10 +19,14 @@ mod functions;
 #[cfg(target_os = "linux")]
 mod hns;
 #[cfg(target_os = "linux")]
+mod hollow;
+#[cfg(target_os = "linux")]
 mod losses;
 mod machine;
 #[cfg(target_os = "linux")]
 mod namespaced;
+#[cfg(target_os = "linux")]
+mod node;
 #[cfg(target_os = "linux")]
 mod policy;
 mod process;
@@ -87,6 +91,16 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     FabricPart(fabric::Args),
+    /// The node agent on containerd: memory, times, beside CRI alone and upstream's kubelet
+    #[cfg(target_os = "linux")]
+    Node(node::Args),
+    /// A cluster of a thousand hollow nodes with 30,000 pods: time and memory
+    #[cfg(target_os = "linux")]
+    Hollow(hollow::Args),
+    /// What `node` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    NodePart(node::Args),
     /// How long pods do without a network after HNS lost something
     #[cfg(target_os = "linux")]
     Losses(losses::Args),
@@ -169,6 +183,7 @@ fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
         Command::HnsPart => hns::part(),
         Command::CniPart(args) => cni::part(args),
         Command::FabricPart(args) => fabric::part(args),
+        Command::NodePart(args) => node::part(args),
         Command::LossesPart => losses::part().map(|()| ExitCode::SUCCESS),
         Command::ProxyHnsPart { size, programs } => proxy_hns::part(*size, programs),
         Command::ProxyNftPart { part } => proxy_nft::part(part),
@@ -204,6 +219,10 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         #[cfg(target_os = "linux")]
         Command::Fabric(args) => fabric::main(args)?,
         #[cfg(target_os = "linux")]
+        Command::Node(args) => node::main(args)?,
+        #[cfg(target_os = "linux")]
+        Command::Hollow(args) => hollow::main(args, report),
+        #[cfg(target_os = "linux")]
         Command::Losses(args) => report.table(&losses::title(), |figures| losses::measure(args, figures)),
         Command::KubeProxy(args) => report.table("on the simulator, through one service", |figures| upstream::measure(args, figures)),
         #[cfg(target_os = "linux")]
@@ -219,6 +238,7 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         | Command::CniPart(_)
         | Command::FabricPart(_)
         | Command::LossesPart
+        | Command::NodePart(_)
         | Command::ProxyHnsPart { .. }
         | Command::ProxyNftPart { .. }
         | Command::PolicyPart

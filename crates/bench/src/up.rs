@@ -61,7 +61,8 @@ struct Round {
 
 /// A cluster's times, and what was measured while it ran.
 pub struct Took<T> {
-    up: Duration,
+    /// From `up` to ready nodes.
+    pub up: Duration,
     /// What was measured while it ran.
     pub measured: T,
     down: Duration,

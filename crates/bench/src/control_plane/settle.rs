@@ -52,7 +52,7 @@ pub async fn measure(args: &Args, figures: &mut Figures) -> Result<()> {
 }
 
 /// Waits until pods can be created and bound: the namespace has its ServiceAccount, and every node its addresses and no taint.
-pub(super) async fn usable(connection: &mut Connection, wanted: usize, patience: Duration) -> Result<()> {
+pub async fn usable(connection: &mut Connection, wanted: usize, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     loop {
         let account = connection.get("/api/v1/namespaces/default/serviceaccounts/default").await.is_ok();
@@ -68,7 +68,7 @@ pub(super) async fn usable(connection: &mut Connection, wanted: usize, patience:
 }
 
 /// A Deployment `web`.
-pub(super) fn deployment(replicas: u64) -> Value {
+pub fn deployment(replicas: u64) -> Value {
     let labels = json!({"app": "web"});
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "labels": labels},
@@ -95,7 +95,7 @@ async fn settled(connection: &mut Connection) -> Result<()> {
 }
 
 /// Whether all replicas are available.
-pub(super) fn is_settled(deployment: &Value, replicas: u64) -> bool {
+pub fn is_settled(deployment: &Value, replicas: u64) -> bool {
     let status = &deployment["status"];
     status["observedGeneration"] == deployment["metadata"]["generation"]
         && ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"].iter().all(|count| status[count] == replicas)

@@ -80,6 +80,11 @@ impl Server {
         Ok(())
     }
 
+    /// Where it answers.
+    pub fn url(&self) -> String {
+        format!("https://{}", self.at)
+    }
+
     /// Its processes' time on processors so far.
     pub fn cpu(&self) -> Result<Duration> {
         self.processes.iter().map(|(process, _)| process.cpu()).sum()
@@ -122,8 +127,14 @@ impl Site {
         Ok(site)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A path in the directory.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// The authority of all certificates.
+    pub fn ca(&self) -> &Ca {
+        &self.ca
     }
 
     /// Access of `user` in `group`.
@@ -137,7 +148,7 @@ impl Site {
     }
 
     /// A copy of a program, which no other process maps.
-    fn copy(&self, program: &Path, name: &str) -> Result<PathBuf> {
+    pub fn copy(&self, program: &Path, name: &str) -> Result<PathBuf> {
         let to = self.path(name);
         if !to.exists() {
             std::fs::copy(program, &to).with_context(|| format!("copying {} failed", program.display()))?;
@@ -149,7 +160,7 @@ impl Site {
     }
 
     /// Runs a program, which says what it has to say in `NAME.log`.
-    fn spawn(&self, program: &Path, name: &str, arguments: &[String], notify: Option<i32>) -> Result<Running> {
+    pub fn spawn(&self, program: &Path, name: &str, arguments: &[String], notify: Option<i32>) -> Result<Running> {
         let log = File::options().create(true).append(true).open(self.path(&format!("{name}.log")))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).env_remove("MULLION_LOG");
@@ -159,7 +170,8 @@ impl Site {
         command.spawn().map(Running).with_context(|| format!("starting {} failed", program.display()))
     }
 
-    fn log(&self, name: &str) -> String {
+    /// The last lines that a program said.
+    pub fn log(&self, name: &str) -> String {
         let text = std::fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(10)..].join("\n")
