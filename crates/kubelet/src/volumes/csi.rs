@@ -229,6 +229,14 @@ impl Plugin for Csi {
     }
 
     fn tear_down<'a>(&'a self, left: &'a Left) -> BoxFuture<'a, Result<(), VolumeError>> {
-        async move { Ok(if left.is_device { self.unmap(&left.dir).await? } else { self.unmount(&left.dir).await? }) }.boxed()
+        async move {
+            if left.is_device {
+                self.unmap(&left.dir).await?;
+            } else {
+                self.unmount(&left.dir).await?;
+            }
+            Ok(())
+        }
+        .boxed()
     }
 }

@@ -546,7 +546,8 @@ async fn cve_2024_3744_2023_2878_no_log_and_no_event_shows_tokens_or_secrets() {
     let signature = tokens["vault"]["token"].as_str().unwrap().rsplit('.').next().unwrap().to_owned();
     driver.fail("NodeUnpublishVolume", 1, Code::Internal, "busy");
     world.delete("web").await;
-    let (log, events) = (logged.0.lock().unwrap().clone(), world.events().await.join("\n"));
+    let log = logged.0.lock().unwrap().clone();
+    let events = world.events().await.join("\n");
     assert!(log.contains("logging is seen") && events.contains("no medium"), "nothing was seen");
     for hidden in ["do-not-tell", &signature] {
         assert!(!log.contains(hidden), "the log shows {hidden}");
