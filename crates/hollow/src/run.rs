@@ -97,6 +97,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         taints: Vec::new(),
         hyper_v_container: false,
         eviction: config.eviction.clone(),
+        shutdown: None,
         logs: kubelet::LogRotation::default(),
         images: kubelet::ImageCollection { high_percent: 100, ..kubelet::ImageCollection::default() },
         polls: kubelet::Polls::default(),

@@ -1,6 +1,7 @@
 //! What all workers share, and the task that starts and informs them.
 
 mod allocation;
+pub(crate) mod ends;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,7 @@ use tokio::task::JoinSet;
 
 use crate::bundles::Bundles;
 use crate::config::{Config, NetworkGate, Polls};
+use crate::counts::Counts as NodeCounts;
 use crate::cri_config::NodeSide;
 use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
@@ -35,6 +37,7 @@ use crate::volumes::csi::Csi;
 use crate::volumes::{PodDirs, Volumes};
 use crate::worker::{self, Note, Work};
 pub(crate) use allocation::Deferred;
+use ends::Ends;
 use kube_rules::Amounts;
 use kube_rules::static_pod::mirrored;
 
@@ -78,6 +81,12 @@ pub(crate) struct Agent {
     pub deferred: Mutex<BTreeMap<String, Deferred>>,
     /// What the node is short of.
     pub pressures: watch::Receiver<BTreeSet<Pressure>>,
+    /// Whether the machine is about to go down.
+    pub goes_down: watch::Receiver<bool>,
+    /// How far the ends of pods have come that the node ends.
+    pub ends: Ends,
+    /// How often it did.
+    pub counts: NodeCounts,
 }
 
 /// The workers by pod UID.
@@ -114,6 +123,11 @@ impl Workers {
         if let Some(worker) = self.lock().get(uid) {
             let _ = worker.notes.send(note);
         }
+    }
+
+    /// Whether a pod has a worker.
+    pub(crate) fn has(&self, uid: &str) -> bool {
+        self.lock().contains_key(uid)
     }
 
     /// Asks a worker why its pod is not Ready.
@@ -239,6 +253,7 @@ impl Agent {
             self.release(uid);
             self.statuses.forget(uid);
             self.statics.ended(uid);
+            self.forget_end(uid);
         }
     }
 

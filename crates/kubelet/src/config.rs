@@ -13,6 +13,7 @@ use kube_rules::Amounts;
 use tokio::sync::watch;
 
 use crate::eviction::Eviction;
+use crate::shutdown::Shutdown;
 
 /// Declared size of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +194,8 @@ pub struct Config {
     pub hyper_v_container: bool,
     /// When pods are evicted.
     pub eviction: Eviction,
+    /// What happens to pods when the machine goes down; without it they end with the machine.
+    pub shutdown: Option<Shutdown>,
     /// When container logs are rotated.
     pub logs: LogRotation,
     /// When unused images are removed.

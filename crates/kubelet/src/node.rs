@@ -307,6 +307,8 @@ pub(crate) struct NodeKeeper {
     pub poll: Duration,
     /// What the node is short of.
     pub pressures: watch::Receiver<BTreeSet<Pressure>>,
+    /// Whether the machine is about to go down.
+    pub goes_down: watch::Receiver<bool>,
     /// Volumes that must not be detached.
     pub in_use: watch::Receiver<BTreeSet<String>>,
 }
@@ -333,6 +335,9 @@ impl NodeKeeper {
     async fn compute(&self, old: &NodeStatus) -> Value {
         let mut health = self.health.borrow().clone();
         health.messages.extend(self.lists.missing());
+        if *self.goes_down.borrow() {
+            health.messages.push("node is shutting down".to_owned());
+        }
         let images = if health.runtime_ready { self.images.list().await.unwrap_or_default() } else { Vec::new() };
         let mut status = self.facts.status(&health, &images, &self.pressures.borrow().clone(), old, Timestamp::now());
         let in_use = self.in_use.borrow();
@@ -450,6 +455,7 @@ impl NodeKeeper {
                 _ = self.health.changed() => {}
                 Ok(()) = self.pressures.changed() => {}
                 Ok(()) = self.in_use.changed() => {}
+                Ok(()) = self.goes_down.changed() => {}
                 () = self.lists.fewer_than(missing) => {}
                 () = tokio::time::sleep(self.poll) => {}
             }

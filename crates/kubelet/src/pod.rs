@@ -29,7 +29,9 @@ use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, PodStatus};
 pub(crate) use action::{Action, Kill, ResizeNews, Start, Why};
 pub(crate) use backoff::Backoffs;
 pub(crate) use machine::{Event, Failed, Outcome, PodState, on};
-pub(crate) use memory::{Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, Retry, SandboxWork, Stop, Volumes, WaitingReason};
+pub(crate) use memory::{
+    Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, Reason, Retry, SandboxWork, Stop, Volumes, WaitingReason,
+};
 pub(crate) use resize::{Pending, PendingReason, Record, Update};
 
 /// What the runtime holds of one pod.

@@ -29,6 +29,7 @@ use crate::node::{FirstLists, NodeFacts, NodeKeeper};
 use crate::rotation;
 use crate::server::{self, Auth, Server};
 use crate::services;
+use crate::shutdown;
 use crate::sources::{Sources, Waker};
 use crate::statics::{self, Statics};
 use crate::statuses::Statuses;
@@ -92,6 +93,7 @@ struct Ground {
     lists: FirstLists,
     statics: Arc<Statics>,
     pressures: watch::Sender<BTreeSet<Pressure>>,
+    goes_down: watch::Sender<bool>,
     tokens: Arc<TokenCache>,
     csi: Arc<Csi>,
     flex: Arc<Flex>,
@@ -111,7 +113,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     let ground = ground(&config, tasks)?;
     register(&config, &ground, tasks);
     let server = config.server.take();
-    let agent = pods(&config, ground, tasks);
+    let agent = pods(&mut config, ground, tasks);
     if let Some(server) = server {
         let tls = tls::server(&server.cert_pem, &server.key_pem, server.client_ca_pem.as_deref())?;
         let auth = Auth::new(config.client.clone());
@@ -180,6 +182,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         lists: FirstLists { pods, services },
         statics,
         pressures: watch::Sender::default(),
+        goes_down: watch::Sender::default(),
         steps,
         changes,
         cri,
@@ -202,6 +205,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         recorder: ground.recorder.clone(),
         poll: config.polls.node,
         pressures: ground.pressures.subscribe(),
+        goes_down: ground.goes_down.subscribe(),
         in_use: ground.in_use.clone(),
     };
     let (client, name) = (config.client.clone(), config.node_name.clone());
@@ -216,7 +220,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
 }
 
 /// The pods: workers, statuses, runtime events.
-fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
+fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let FirstLists { pods, services } = ground.lists;
     let workers = Arc::new(Workers::default());
     let notified = workers.clone();
@@ -253,6 +257,9 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         admitted: Mutex::default(),
         deferred: Mutex::default(),
         pressures: ground.pressures.subscribe(),
+        goes_down: ground.goes_down.subscribe(),
+        ends: watch::Sender::default(),
+        counts: crate::counts::Counts::default(),
     });
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
     let collector = Arc::new(Collector {
@@ -269,6 +276,10 @@ fn pods(config: &Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let evictions =
         Manager { agent: agent.clone(), config: config.eviction.clone(), collector, is_machine: config.is_machine, pressures: ground.pressures };
     tasks.spawn(forever(evictions.keep()));
+    if let Some(shutdown) = config.shutdown.take() {
+        let manager = shutdown::manager::Manager { agent: agent.clone(), shutdown, goes_down: ground.goes_down };
+        tasks.spawn(forever(manager.keep()));
+    }
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));

@@ -46,6 +46,7 @@ impl Collector for Own {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
         }
         agent.starts.encode(&mut encoder)?;
+        agent.counts.encode(&mut encoder)?;
         match &agent.health.borrow().host_network {
             Some(health) => crate::health::encode(&mut encoder, health),
             None => Ok(()),

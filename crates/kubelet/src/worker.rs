@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::agent::ends::End;
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
 use crate::eviction;
@@ -183,6 +184,11 @@ impl Worker {
                 self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
                 return Err(refusal);
             }
+            if *agent.goes_down.borrow() {
+                let refusal = Refusal { reason: "NodeShutdown", message: "Pod was rejected as the node is shutting down.".into() };
+                self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
+                return Err(refusal);
+            }
         }
         admitted.insert(self.uid.clone(), pod);
         Ok(())
@@ -266,6 +272,10 @@ impl Worker {
         let ended = self.state.observed.containers.iter().all(|c| c.state == State::Exited);
         if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) && ended {
             self.agent.release(&self.uid);
+            if self.state.memory.evicted.is_some() {
+                let down = self.state.memory.volumes_down || self.state.memory.cleaned;
+                self.agent.note_end(&self.uid, if down { End::Down } else { End::Stopped });
+            }
         }
         if self.state.has_decided_resize() {
             self.agent.forget_deferred(&self.uid);

@@ -17,6 +17,8 @@ mod network_gate;
 mod resize;
 #[path = "agent/secrets.rs"]
 mod secrets;
+#[path = "agent/shutdown.rs"]
+mod shutdown;
 #[path = "agent/static_pods.rs"]
 mod static_pods;
 

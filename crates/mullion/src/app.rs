@@ -10,5 +10,6 @@ pub mod node;
 pub mod policy;
 #[cfg(windows)]
 mod service;
+mod shutdown;
 #[cfg(target_os = "linux")]
 pub mod up;

@@ -2,6 +2,7 @@
 
 pub mod drop_ins;
 mod ignored;
+mod shutdown;
 mod taint;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::document::Document;
 use crate::duration::GoDuration;
 use crate::kube_proxy::Logging;
 use crate::values::empty_is_none;
+pub use shutdown::{ShutdownError, ShutdownGracePeriodByPodPriority};
 pub use taint::{Taint, TaintEffect};
 
 /// The configuration of the node agent. Defaults are upstream's but for `clusterDomain`, which is `cluster.local`, and
@@ -73,6 +75,12 @@ pub struct KubeletConfiguration {
     pub eviction_pressure_transition_period: GoDuration,
     /// The longest that a pod gets to end at a soft threshold, in seconds.
     pub eviction_max_pod_grace_period: u32,
+    /// How long a shutdown of the machine waits for pods; 0 for not at all.
+    pub shutdown_grace_period: GoDuration,
+    /// The part of it that only critical pods have, which end last.
+    pub shutdown_grace_period_critical_pods: GoDuration,
+    /// Periods by priority, in the place of these two.
+    pub shutdown_grace_period_by_pod_priority: Vec<ShutdownGracePeriodByPodPriority>,
     /// A manifest of a static pod or a directory of them; empty for none.
     pub static_pod_path: String,
     /// A web server that sends static pods; empty for none.
@@ -154,6 +162,9 @@ impl Default for KubeletConfiguration {
             eviction_minimum_reclaim: BTreeMap::new(),
             eviction_pressure_transition_period: GoDuration(Duration::from_secs(300)),
             eviction_max_pod_grace_period: 0,
+            shutdown_grace_period: GoDuration::default(),
+            shutdown_grace_period_critical_pods: GoDuration::default(),
+            shutdown_grace_period_by_pod_priority: Vec::new(),
             static_pod_path: String::new(),
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),

@@ -67,7 +67,9 @@ impl Manager {
         let over = self.candidates(&active, &uses, rank::has_limits).await;
         let over: Vec<_> = over.iter().filter_map(|c| Some((c.uid.clone(), rank::over_limit(c, dedicated)?))).collect();
         if !over.is_empty() {
-            over.into_iter().for_each(|(uid, evicted)| self.evict(evicting, uid, evicted));
+            for (uid, (limit, evicted)) in over {
+                self.evict(evicting, uid, evicted, limit);
+            }
             return Ok(());
         }
         let Some(threshold) = due.first() else { return Ok(()) };
@@ -85,15 +87,17 @@ impl Manager {
         }
         rank::rank(&mut candidates, threshold.signal, dedicated);
         match rank::choose(&candidates, threshold, &seen, &self.config) {
-            Some((uid, evicted)) => self.evict(evicting, uid, evicted),
+            Some((uid, evicted)) => self.evict(evicting, uid, evicted, threshold.signal.name()),
             None => tracing::warn!(signal = threshold.signal.name(), "the node is short of a resource, and no pod can be evicted: all are critical"),
         }
         Ok(())
     }
 
-    fn evict(&self, evicting: &mut BTreeSet<String>, uid: String, evicted: Evicted) {
+    /// `cause` is a signal or a limit.
+    fn evict(&self, evicting: &mut BTreeSet<String>, uid: String, evicted: Evicted, cause: &str) {
         tracing::warn!(pod = uid, "evicting a pod: {}", evicted.message.trim_end());
         self.agent.workers.tell(&uid, Note::Done(Event::Evicted(evicted)));
+        self.agent.counts.eviction(cause);
         evicting.insert(uid);
     }
 

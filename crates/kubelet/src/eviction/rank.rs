@@ -9,7 +9,7 @@ use kube_rules::{Quantity, pod_requests};
 
 use super::plan::Observations;
 use super::{Eviction, Signal, Threshold};
-use crate::pod::Evicted;
+use crate::pod::{Evicted, Reason};
 
 /// From this priority on a pod is critical (`system-cluster-critical`).
 const CRITICAL: i32 = 2_000_000_000;
@@ -119,7 +119,9 @@ pub(super) fn choose(pods: &[Candidate], threshold: &Threshold, seen: &Observati
             own.map_or(most, |own| own.min(most)).max(AT_ONCE)
         }
     };
-    Some((first.uid.clone(), Evicted { message: message(first, threshold, seen), grace, disrupts: true }))
+    let message = message(first, threshold, seen);
+    let disruption = Some(message.clone());
+    Some((first.uid.clone(), Evicted { reason: Reason::Evicted, message, grace, disruption }))
 }
 
 fn bytes(amount: u64) -> Quantity {
@@ -157,18 +159,19 @@ fn message(candidate: &Candidate, threshold: &Threshold, seen: &Observations) ->
     text
 }
 
-/// The eviction of a pod that takes more local storage than its volumes, its containers or it as a whole may.
-pub(super) fn over_limit(candidate: &Candidate, dedicated_imagefs: bool) -> Option<Evicted> {
+/// The eviction of a pod that takes more local storage than its volumes, its containers or it as a whole may, with upstream's name of that
+/// limit.
+pub(super) fn over_limit(candidate: &Candidate, dedicated_imagefs: bool) -> Option<(&'static str, Evicted)> {
     if is_critical(&candidate.pod, candidate.is_static) {
         return None;
     }
     let (spec, used) = (candidate.pod.spec.as_ref()?, candidate.usage.as_ref()?);
-    let evicted = |message: String| Some(Evicted { message, grace: AT_ONCE, disrupts: false });
+    let evicted = |limit, message: String| Some((limit, Evicted { reason: Reason::Evicted, message, grace: AT_ONCE, disruption: None }));
     for volume in spec.volumes.iter().flatten() {
         let limit = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()).and_then(|q| Quantity::parse(&q.0).ok());
         let taken = used.empty_dirs.get(&volume.name).copied().unwrap_or(0);
         if let Some(limit) = limit.filter(|limit| limit.value() > 0 && signed(taken) > limit.value()) {
-            return evicted(format!("Usage of EmptyDir volume {:?} exceeds the limit \"{limit}\". ", volume.name));
+            return evicted("emptydirfs.limit", format!("Usage of EmptyDir volume {:?} exceeds the limit \"{limit}\". ", volume.name));
         }
     }
     let limit_of = |c: &k8s_openapi::api::core::v1::Container| {
@@ -180,14 +183,17 @@ pub(super) fn over_limit(candidate: &Candidate, dedicated_imagefs: bool) -> Opti
     let whole = used.containers.iter().map(|c| c.rootfs.saturating_add(c.logs)).fold(used.local, u64::saturating_add);
     if !limits.is_empty() && signed(whole) > total {
         let total = Quantity::from_bytes(total);
-        return evicted(format!("Pod ephemeral local storage usage exceeds the total limit of containers {total}. "));
+        return evicted("ephemeralpodfs.limit", format!("Pod ephemeral local storage usage exceeds the total limit of containers {total}. "));
     }
     for container in &spec.containers {
         let Some(limit) = limit_of(container) else { continue };
         let Some(used) = used.containers.iter().find(|c| c.name == container.name) else { continue };
         let taken = if dedicated_imagefs { used.logs } else { used.logs.saturating_add(used.rootfs) };
         if signed(taken) > limit.value() {
-            return evicted(format!("Container {} exceeded its local ephemeral storage limit \"{limit}\". ", container.name));
+            return evicted(
+                "ephemeralcontainerfs.limit",
+                format!("Container {} exceeded its local ephemeral storage limit \"{limit}\". ", container.name),
+            );
         }
     }
     None

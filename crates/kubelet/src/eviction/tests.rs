@@ -182,7 +182,7 @@ fn the_first_pod_that_is_not_critical_ends_with_upstreams_words() {
     let victim = candidate("victim", requesting("100Mi", 0), Some(300));
     let list = [is_static.clone(), critical.clone(), victim.clone()];
     let (uid, evicted) = choose(&list, &hard, &observed, &all).unwrap();
-    assert_eq!((uid.as_str(), evicted.grace, evicted.disrupts), ("victim", 1, true));
+    assert_eq!((uid.as_str(), evicted.grace, evicted.disruption.is_some()), ("victim", 1, true));
     assert_eq!(
         evicted.message,
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
@@ -201,7 +201,7 @@ fn limits_of_local_storage_hold() {
     let volumes = json!([{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}, {"name": "w", "emptyDir": {}}]);
     let of = |spec: Value, usage: PodUse| {
         let c = Candidate { uid: "u".into(), pod: pod(spec), is_static: false, usage: Some(usage) };
-        over_limit(&c, false).map(|e| (e.message, e.grace, e.disrupts))
+        over_limit(&c, false).map(|(_, e)| (e.message, e.grace, e.disruption.is_some()))
     };
     let with = |v: u64, rootfs: u64, logs: u64| PodUse {
         containers: vec![ContainerUse { name: "c".into(), rootfs: rootfs * MI, logs: logs * MI, ..ContainerUse::default() }],

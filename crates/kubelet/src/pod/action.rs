@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::resize::Resources;
-use super::{Health, Pending, PendingReason, Record, Update};
+use super::{Health, Pending, PendingReason, Reason, Record, Update};
 
 /// What to do next, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +20,8 @@ pub(crate) enum Action {
     Update(Update),
     /// Look at what the runtime holds of the pod.
     Observe,
-    /// Say that the pod is evicted, and why.
-    ReportEviction { message: String },
+    /// Say that the node ends the pod, and why.
+    ReportEviction { reason: Reason, message: String },
     /// Make the volumes ready.
     MountVolumes,
     /// Bring the content of mounted volumes up to date.
@@ -131,7 +131,7 @@ impl fmt::Display for Action {
             Action::ReportResize(news) => write!(f, "report: {}", news.words().1),
             Action::Update(update) => write!(f, "change {update}"),
             Action::Observe => f.write_str("observe"),
-            Action::ReportEviction { message } => write!(f, "report the eviction: {message}"),
+            Action::ReportEviction { reason, message } => write!(f, "report {reason}: {message}"),
             Action::MountVolumes => f.write_str("mount volumes"),
             Action::RefreshVolumes => f.write_str("refresh volumes"),
             Action::CreateSandbox { attempt } => write!(f, "create sandbox, attempt {attempt}"),

@@ -126,7 +126,7 @@ impl Steps<'_> {
 
     fn end(&mut self) {
         if let Some(evicted) = &self.state.memory.evicted {
-            self.push("end", None, Progress::Working, format!("evicted: {}", evicted.message));
+            self.push("end", None, Progress::Working, format!("{}: {}", evicted.reason, evicted.message));
         } else if self.state.is_ending() {
             let running = self.state.observed.containers.iter().filter(|c| c.state == State::Running).count();
             let failed = match self.state.memory.ending {

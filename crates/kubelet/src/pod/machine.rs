@@ -11,7 +11,7 @@ use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
     Action, Attempt, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending,
-    Record, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
+    Reason, Record, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
 };
 use crate::probes;
 
@@ -363,14 +363,19 @@ impl PodState {
         Vec::new()
     }
 
-    /// The first eviction counts, and none of a pod that ends anyway.
+    /// The first eviction counts, and none of a pod that ends anyway. A shutdown cuts the grace of every pod short, and is no event of theirs.
     fn evict(&mut self, evicted: Evicted) -> Vec<Action> {
-        if self.is_ending() || status::is_terminal(&self.pod) || self.memory.evicted.is_some() || self.memory.refused.is_some() {
+        let goes_down = evicted.reason == Reason::Terminated;
+        if status::is_terminal(&self.pod) || self.memory.refused.is_some() || (self.is_ending() && !goes_down) {
             return Vec::new();
         }
-        let message = evicted.message.clone();
+        if let Some(before) = &mut self.memory.evicted {
+            before.grace = if goes_down { before.grace.min(evicted.grace) } else { before.grace };
+            return Vec::new();
+        }
+        let (reason, message) = (evicted.reason, evicted.message.clone());
         self.memory.evicted = Some(evicted);
-        vec![Action::ReportEviction { message }]
+        if goes_down { Vec::new() } else { vec![Action::ReportEviction { reason, message }] }
     }
 
     fn content_changed(&mut self) {

@@ -51,15 +51,31 @@ pub(crate) struct Memory {
     pub volumes_down: bool,
 }
 
-/// Why and how the node ends a pod that did nothing to end.
+/// Why and how the node ends a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Evicted {
+    pub reason: Reason,
     /// What status and event say.
     pub message: String,
     /// Seconds that its containers get at most.
     pub grace: i64,
-    /// It suffers for others: its status says DisruptionTarget.
-    pub disrupts: bool,
+    /// What the condition DisruptionTarget says; none where the pod has itself to blame.
+    pub disruption: Option<String>,
+}
+
+/// Why the node ends a pod. The status has it under the variant's name, as upstream's does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The node is short of something, or the pod takes more than it may.
+    Evicted,
+    /// The machine goes down.
+    Terminated,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
 }
 
 /// The pod's volumes.

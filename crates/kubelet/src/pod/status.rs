@@ -56,10 +56,10 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     }
     if let Some(evicted) = i.memory.evicted.as_ref().filter(|_| ending == Ending::Over && !finished) {
         status.phase = Some("Failed".into());
-        status.reason = Some("Evicted".into());
+        status.reason = Some(evicted.reason.to_string());
         status.message = Some(evicted.message.clone());
-        if evicted.disrupts {
-            let verdict = Verdict { ok: true, reason: Some("TerminationByKubelet"), message: Some(evicted.message.clone()) };
+        if let Some(message) = &evicted.disruption {
+            let verdict = Verdict { ok: true, reason: Some("TerminationByKubelet"), message: Some(message.clone()) };
             set_condition(&mut status, DISRUPTION_TARGET, verdict, i.pod.metadata.generation, i.now);
         }
     }

@@ -509,7 +509,8 @@ fn a_deadline_ends_the_pod_as_failed() {
 #[test]
 fn an_evicted_pod_ends_within_its_grace_and_fails() {
     let mut w = World::new(json!({"terminationGracePeriodSeconds": 60})).sandbox(true).container("c", State::Running, 0, 0);
-    let evicted = Evicted { message: "The node was low on resource: memory. ".into(), grace: 1, disrupts: true };
+    let message = "The node was low on resource: memory. ";
+    let evicted = Evicted { reason: Reason::Evicted, message: message.into(), grace: 1, disruption: Some(message.into()) };
     w.memory.evicted = Some(evicted.clone());
     assert_eq!((w.plan(), w.phase().as_str()), (vec!["stop c (c0) within 1 s: PodEnds".to_owned()], "Running"));
     w.observed.containers[0].state = State::Exited;
@@ -518,7 +519,7 @@ fn an_evicted_pod_ends_within_its_grace_and_fails() {
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("Evicted")));
     assert_eq!(status.message.as_deref(), Some("The node was low on resource: memory. "));
     assert_eq!(w.condition("DisruptionTarget"), ("True".to_owned(), Some("The node was low on resource: memory. ".to_owned())));
-    w.memory.evicted = Some(Evicted { disrupts: false, grace: 90, ..evicted });
+    w.memory.evicted = Some(Evicted { disruption: None, grace: 90, ..evicted });
     assert!(w.step().status.conditions.unwrap().iter().all(|c| c.type_ != "DisruptionTarget"));
     w.observed.containers[0].state = State::Running;
     assert_eq!(w.plan(), ["stop c (c0) within 60 s: PodEnds"], "never longer than its own grace");

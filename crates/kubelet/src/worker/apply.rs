@@ -48,8 +48,8 @@ impl Worker {
                 self.event(None, EventType::Warning, "NetworkNotReady", format!("network is not ready: {problem}"));
                 None
             }
-            Action::ReportEviction { message } => {
-                self.event(None, EventType::Warning, "Evicted", message);
+            Action::ReportEviction { reason, message } => {
+                self.event(None, EventType::Warning, &reason.to_string(), message);
                 None
             }
             Action::EnsureImage { container } => self.ensure_image(container),

@@ -46,6 +46,10 @@ pub struct World {
     pub polls: kubelet::Polls,
     /// When the next agent evicts pods; never by default.
     pub eviction: kubelet::Eviction,
+    /// The periods of a graceful shutdown of the next agent's node; none by default.
+    pub shutdown: Vec<kubelet::ShutdownPeriod>,
+    /// Tells the agent that its machine goes down.
+    pub machine: Option<tokio::sync::mpsc::UnboundedSender<kubelet::Announcement>>,
     /// Where the next agent's static pods come from.
     pub static_pods: kubelet::StaticPods,
     boot: u32,
@@ -86,6 +90,8 @@ impl World {
             os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
             eviction: kubelet::Eviction::default(),
+            shutdown: Vec::new(),
+            machine: None,
             static_pods: kubelet::StaticPods::default(),
             boot: 0,
             agent: None,
@@ -142,6 +148,11 @@ impl World {
             is_machine: false,
             reserved: Default::default(),
             eviction: self.eviction.clone(),
+            shutdown: (!self.shutdown.is_empty()).then(|| {
+                let (machine, announcements) = tokio::sync::mpsc::unbounded_channel();
+                self.machine = Some(machine);
+                kubelet::Shutdown { periods: self.shutdown.clone(), announcements }
+            }),
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
             images: self.images,
             polls: self.polls,

@@ -80,6 +80,7 @@ fn check(config: &Complete) -> Result<()> {
         network(config)?;
     }
     eviction(kubelet).context("eviction thresholds")?;
+    super::shutdown::periods(kubelet)?;
     reserved(kubelet)?;
     log_rotation(config)?;
     image_collection(config).map(drop)
@@ -92,7 +93,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     let runs = |part: Part| !node.without.contains(&part);
     let client = cluster::client_from_kubeconfig(node.kubeconfig.as_ref()).await?;
     let api = ApiServer::default();
-    let shutdown = CancellationToken::new();
+    let (shutdown, gone) = (CancellationToken::new(), CancellationToken::new());
     // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers. A node without
     // parts only connects to the API server, on a machine without HNS too.
     let watched = runs(Part::Kubelet) || runs(Part::Fabric) || node.network_policy;
@@ -112,6 +113,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
             host_network: watch.as_ref().map(Watch::health),
             hcn: hcn.clone(),
             network_gate,
+            shutdown: super::shutdown::shutdown(&config.config.kubelet, &gone)?,
             ..kubelet_config(config, client.clone(), &api)?
         };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
@@ -127,7 +129,10 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     };
     let network = run_fabric_and_proxy(config, client.clone(), &api, hcn.clone(), watch.as_ref(), &shutdown);
     let end = async {
-        ended.await;
+        tokio::select! {
+            () = ended => {}
+            () = gone.cancelled() => tracing::info!("the pods have ended"),
+        }
         tracing::info!(node = node.node_name, "ending; pods stay");
         shutdown.cancel();
     };
@@ -390,6 +395,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         taints: taints(config),
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
         eviction: eviction(kubelet).context("eviction thresholds")?,
+        shutdown: None,
         logs: log_rotation(config)?,
         images: image_collection(config)?,
         polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, ..kubelet::Polls::default() },

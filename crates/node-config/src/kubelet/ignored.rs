@@ -14,7 +14,6 @@ const EVICTION: &str = "thresholds that are not given have no default, and limit
 const NETWORK: &str = "the pod network and the service proxy care for it";
 const NODE: &str = "the agent registers its Node by fixed rules";
 const KERNEL: &str = "the kernel's settings stay as they are";
-const SHUTDOWN: &str = "a shutdown of the host ends pods without a phase of its own";
 
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
@@ -107,9 +106,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("logging.options.text.infoBufferSize", LOGS),
     ("logging.options.json.splitStream", LOGS),
     ("logging.options.json.infoBufferSize", LOGS),
-    ("shutdownGracePeriod", SHUTDOWN),
-    ("shutdownGracePeriodCriticalPods", SHUTDOWN),
-    ("shutdownGracePeriodByPodPriority", SHUTDOWN),
     ("crashLoopBackOff.maxContainerRestartPeriod", PERIODS),
     ("seccompDefault", RUNTIME),
     ("tracing.endpoint", "there is no tracing"),

@@ -288,9 +288,26 @@ fn a_pod_whose_image_changed_restarts_even_if_it_never_restarts() {
 fn a_pod_is_evicted_once() {
     let mut m = Machine::with_sandbox(json!({}));
     m.look(seen(&[("c0", State::Running, 0, 0)]));
-    let evicted = |message: &str| Event::Evicted(Evicted { message: message.into(), grace: 1, disrupts: true });
-    assert_eq!(m.on(evicted("low")), ["report the eviction: low", "stop c (c0) within 1 s: PodEnds"]);
+    let evicted = |message: &str| Event::Evicted(Evicted { reason: Reason::Evicted, message: message.into(), grace: 9, disruption: None });
+    assert_eq!(m.on(evicted("low")), ["report Evicted: low", "stop c (c0) within 9 s: PodEnds"]);
     assert_eq!(m.on(evicted("lower")), [""; 0]);
+    assert_eq!(m.on(goes_down(20)), [""; 0]);
+    assert_eq!(m.on(goes_down(3)), ["stop c (c0) within 3 s: PodEnds"], "the machine waits no longer");
+    assert_eq!(m.state.memory.evicted.as_ref().map(|e| e.message.as_str()), Some("low"));
+}
+
+fn goes_down(grace: i64) -> Event {
+    Event::Evicted(Evicted { reason: Reason::Terminated, message: "down".into(), grace, disruption: Some("down".into()) })
+}
+
+#[test]
+fn a_shutdown_cuts_the_grace_of_a_deleted_pod_short() {
+    let mut m = Machine::with_sandbox(json!({"terminationGracePeriodSeconds": 600}));
+    m.look(seen(&[("c0", State::Running, 0, 0)]));
+    let mut deleted = (*m.state.pod).clone();
+    deleted.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(Timestamp::UNIX_EPOCH));
+    assert_eq!(m.on(Event::Pod(Arc::new(deleted))), ["stop c (c0) within 600 s: PodEnds"]);
+    assert_eq!(m.on(goes_down(5)), ["stop c (c0) within 5 s: PodEnds"]);
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! Who tells the node agent that its machine goes down.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use kubelet::{Announcement, Shutdown, ShutdownPeriod};
+use node_config::kubelet::KubeletConfiguration;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// The periods of a graceful shutdown; none without one.
+pub fn periods(kubelet: &KubeletConfiguration) -> Result<Vec<ShutdownPeriod>> {
+    kubelet.check_shutdown()?;
+    let by_priority = &kubelet.shutdown_grace_period_by_pod_priority;
+    if by_priority.is_empty() {
+        return Ok(ShutdownPeriod::of(kubelet.shutdown_grace_period.0, kubelet.shutdown_grace_period_critical_pods.0));
+    }
+    Ok(by_priority.iter().map(|period| ShutdownPeriod { priority: period.priority, seconds: period.shutdown_grace_period_seconds }).collect())
+}
+
+/// What the agent does when the machine goes down; None where it has no period for that.
+/// `gone` is cancelled when pods have ended because a signal asked for that: nothing is left to do then.
+pub fn shutdown(kubelet: &KubeletConfiguration, gone: &CancellationToken) -> Result<Option<Shutdown>> {
+    let periods = periods(kubelet)?;
+    if periods.is_empty() {
+        return Ok(None);
+    }
+    let (sender, announcements) = mpsc::unbounded_channel();
+    let total = ShutdownPeriod::total(&periods);
+    announce(sender, total, gone.clone());
+    Ok(Some(Shutdown { periods, announcements }))
+}
+
+/// SIGPWR, which the init of a container gets when the container is to be shut down.
+#[cfg(target_os = "linux")]
+fn announce(sender: mpsc::UnboundedSender<Announcement>, _total: Duration, gone: CancellationToken) {
+    tokio::spawn(async move {
+        let power = tokio::signal::unix::SignalKind::from_raw(linux_sys::signal::Signal::SIGPWR as i32);
+        let mut power = match tokio::signal::unix::signal(power) {
+            Ok(power) => power,
+            Err(error) => {
+                tracing::warn!(%error, "cannot wait for SIGPWR: it does not end pods");
+                return;
+            }
+        };
+        while power.recv().await.is_some() {
+            tracing::info!("SIGPWR: the machine goes down");
+            let hold = Box::new(gone.clone().drop_guard());
+            if sender.send(Announcement::Begins { name: "shutdown", hold }).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+#[cfg(not(target_os = "linux"))]
+fn announce(sender: mpsc::UnboundedSender<Announcement>, _total: Duration, _gone: CancellationToken) {
+    drop(sender);
+}
