@@ -43,6 +43,8 @@ mod worker;
 pub use config::{Capacity, Config, ImageCollection, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods};
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use run::{RunError, run};
+#[cfg(target_os = "linux")]
+pub use shutdown::logind;
 pub use shutdown::{Announcement, Shutdown, ShutdownPeriod};
 pub use tls::TlsError;
 #[doc(hidden)]

@@ -4,9 +4,11 @@
 //! Flow: somebody announces the shutdown ([`Announcement`]) → the Node is not Ready and takes no pod any more → [`plan`] groups the pods by
 //! priority → [`manager`] ends one group after the other, each within its period → the announcement's hold is dropped, and the machine goes
 //! on. Guarantees: the shutdown is never held longer than the sum of the periods; a pod ends within its own grace where that is shorter.
-//! Assumptions: whoever announces holds the machine up for that long. The program that the agent is part of
-//! knows them: a signal, or on Windows the service control manager.
+//! Assumptions: whoever announces holds the machine up for that long. [`logind`] does on Linux;
+//! others are the program's: a signal, or on Windows the service control manager.
 
+#[cfg(target_os = "linux")]
+pub mod logind;
 pub(crate) mod manager;
 mod plan;
 #[cfg(test)]

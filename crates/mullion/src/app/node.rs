@@ -113,7 +113,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
             host_network: watch.as_ref().map(Watch::health),
             hcn: hcn.clone(),
             network_gate,
-            shutdown: super::shutdown::shutdown(&config.config.kubelet, &gone)?,
+            shutdown: super::shutdown::shutdown(config, &gone)?,
             ..kubelet_config(config, client.clone(), &api)?
         };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
@@ -506,7 +506,7 @@ fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {
 }
 
 /// Whether the host is a simulated one: then its size is what it declares, and what other programs of the machine use is not its own.
-fn is_simulated(config: &Complete) -> bool {
+pub(super) fn is_simulated(config: &Complete) -> bool {
     !config.config.node.machine_id.is_empty()
 }
 
@@ -559,7 +559,7 @@ fn eviction(kubelet: &KubeletConfiguration) -> Result<kubelet::Eviction> {
     })
 }
 
-fn host_root(os: NodeOs, roots: &[String]) -> Result<HostRoot> {
+pub(super) fn host_root(os: NodeOs, roots: &[String]) -> Result<HostRoot> {
     if !os.is_windows() {
         let [root] = roots else { bail!("a Linux node has one --root, not {}", roots.len()) };
         return Ok(HostRoot::linux(root)?);

@@ -2,11 +2,18 @@
 
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
+
 use anyhow::Result;
 use kubelet::{Announcement, Shutdown, ShutdownPeriod};
 use node_config::kubelet::KubeletConfiguration;
+use node_config::node::Complete;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+
+#[cfg(target_os = "linux")]
+use super::node::{host_root, is_simulated};
 
 /// The periods of a graceful shutdown; none without one.
 pub fn periods(kubelet: &KubeletConfiguration) -> Result<Vec<ShutdownPeriod>> {
@@ -20,20 +27,23 @@ pub fn periods(kubelet: &KubeletConfiguration) -> Result<Vec<ShutdownPeriod>> {
 
 /// What the agent does when the machine goes down; None where it has no period for that.
 /// `gone` is cancelled when pods have ended because a signal asked for that: nothing is left to do then.
-pub fn shutdown(kubelet: &KubeletConfiguration, gone: &CancellationToken) -> Result<Option<Shutdown>> {
-    let periods = periods(kubelet)?;
+pub fn shutdown(config: &Complete, gone: &CancellationToken) -> Result<Option<Shutdown>> {
+    let periods = periods(&config.config.kubelet)?;
     if periods.is_empty() {
         return Ok(None);
     }
     let (sender, announcements) = mpsc::unbounded_channel();
-    let total = ShutdownPeriod::total(&periods);
-    announce(sender, total, gone.clone());
+    announce(config, sender, ShutdownPeriod::total(&periods), gone.clone())?;
     Ok(Some(Shutdown { periods, announcements }))
 }
 
-/// SIGPWR, which the init of a container gets when the container is to be shut down.
+/// logind, where the node is this machine, and SIGPWR, which the init of a container gets when the container is to be shut down.
 #[cfg(target_os = "linux")]
-fn announce(sender: mpsc::UnboundedSender<Announcement>, _total: Duration, gone: CancellationToken) {
+fn announce(config: &Complete, sender: mpsc::UnboundedSender<Announcement>, total: Duration, gone: CancellationToken) -> Result<()> {
+    if !is_simulated(config) {
+        let root = Arc::new(host_root(config.config.node.os, &config.config.node.roots)?);
+        tokio::spawn(kubelet::logind::follow(kubelet::logind::Bus::system, root, total, sender.clone()));
+    }
     tokio::spawn(async move {
         let power = tokio::signal::unix::SignalKind::from_raw(linux_sys::signal::Signal::SIGPWR as i32);
         let mut power = match tokio::signal::unix::signal(power) {
@@ -51,9 +61,10 @@ fn announce(sender: mpsc::UnboundedSender<Announcement>, _total: Duration, gone:
             }
         }
     });
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-fn announce(sender: mpsc::UnboundedSender<Announcement>, _total: Duration, _gone: CancellationToken) {
-    drop(sender);
+fn announce(_config: &Complete, _sender: mpsc::UnboundedSender<Announcement>, _total: Duration, _gone: CancellationToken) -> Result<()> {
+    Ok(())
 }
