@@ -8,10 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-/// Evictions by signal, and the last graceful shutdown.
+/// Evictions by signal, preemptions by resource, and the last graceful shutdown.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     evictions: Mutex<BTreeMap<String, u64>>,
+    preemptions: Mutex<BTreeMap<String, u64>>,
     /// Seconds since 1970; 0 for never.
     shutdown_start: AtomicI64,
     shutdown_end: AtomicI64,
@@ -26,6 +27,10 @@ impl Counts {
         count(&self.evictions, signal);
     }
 
+    pub(crate) fn preemption(&self, resource: &str) {
+        count(&self.preemptions, resource);
+    }
+
     /// Begin and end of the last graceful shutdown, in seconds since 1970; 0 for not yet.
     pub(crate) fn shutdown(&self, start: i64, end: i64) {
         self.shutdown_start.store(start, Ordering::Relaxed);
@@ -34,9 +39,10 @@ impl Counts {
 
     /// Writes the metrics. Upstream's counters have no `_total`, with which a counter would be written: they are written as gauges.
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, label, counts) in
-            [("kubelet_evictions", "Cumulative number of pod evictions by eviction signal", "eviction_signal", &self.evictions)]
-        {
+        for (name, help, label, counts) in [
+            ("kubelet_evictions", "Cumulative number of pod evictions by eviction signal", "eviction_signal", &self.evictions),
+            ("kubelet_preemptions", "Cumulative number of pod preemptions by preemption resource", "preemption_signal", &self.preemptions),
+        ] {
             let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
             if counts.is_empty() {
                 continue;
@@ -77,12 +83,14 @@ mod tests {
         let counts = Counts::default();
         counts.eviction("memory.available");
         counts.eviction("memory.available");
+        counts.preemption("cpu");
         counts.shutdown(7, 0);
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Shown(counts)));
         let text = exposition::encode(&registry, exposition::Format::Text);
         for line in [
             "kubelet_evictions{eviction_signal=\"memory.available\"} 2",
+            "kubelet_preemptions{preemption_signal=\"cpu\"} 1",
             "kubelet_graceful_shutdown_start_time_seconds 7",
             "kubelet_graceful_shutdown_end_time_seconds 0",
         ] {

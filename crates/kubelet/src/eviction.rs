@@ -18,6 +18,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, Taint};
 use kube_rules::{Quantity, Refusal, taints};
 
+pub(crate) use rank::is_critical;
+
 /// What a threshold watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
@@ -203,7 +205,7 @@ impl Eviction {
 
 /// Whether a node that is short of something refuses a pod (upstream eviction_manager.go `Admit`).
 pub(crate) fn admit(pod: &Pod, is_static: bool, pressures: &BTreeSet<Pressure>) -> Option<Refusal> {
-    if pressures.is_empty() || rank::is_critical(pod, is_static) {
+    if pressures.is_empty() || is_critical(pod, is_static) {
         return None;
     }
     if pressures.len() == 1 && pressures.contains(&Pressure::Memory) {

@@ -24,6 +24,7 @@ mod images;
 mod logs;
 mod node;
 mod pod;
+mod preemption;
 mod probes;
 mod rotation;
 mod run;

@@ -5,6 +5,7 @@
 //! stops, hooks, probes). The worker alone changes the pod's state. It ends when the pod is gone
 //! from the API and from the node.
 
+mod admission;
 mod apply;
 mod errors;
 mod files;
@@ -30,14 +31,11 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::ends::End;
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
-use crate::eviction;
-use crate::pod::admit::{NodeView, admit};
 use crate::pod::explain::{Explanation, Warnings, explain};
 use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, State, on};
 use crate::probes::counts::Probed;
 use crate::probes::{self, News, Prober};
 use crate::volumes::{Places, PodDirs};
-use kube_rules::Refusal;
 use site::Site;
 
 /// Messages to a worker.
@@ -161,52 +159,6 @@ fn node_info(agent: &Agent) -> NodeInfo {
 }
 
 impl Worker {
-    /// Decides whether the node takes the pod. A pod that has run here is not asked again.
-    async fn admit(&mut self) -> Result<(), Refusal> {
-        let agent = self.agent.clone();
-        let pod = self.state.pod.clone();
-        // A class that cannot be read is reported when the sandbox is made.
-        let handler = self.handler().await.unwrap_or_default();
-        let isolated = agent.side.isolates(&pod) || (agent.side.os.is_windows() && handler.contains("hypervisor"));
-        self.admit_under_pressure(&pod)?;
-        let mut admitted = agent.admitted();
-        let status = pod.status.as_ref();
-        let phase = status.and_then(|s| s.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
-            return Ok(());
-        }
-        let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
-        if !ran && !self.state.is_ending() {
-            let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
-            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated, is_static: self.is_static };
-            let verdict = admit(&pod, &view, admitted.values().map(|p| &**p));
-            if let Err(refusal) = verdict {
-                self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
-                return Err(refusal);
-            }
-            if *agent.goes_down.borrow() {
-                let refusal = Refusal { reason: "NodeShutdown", message: "Pod was rejected as the node is shutting down.".into() };
-                self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
-                return Err(refusal);
-            }
-        }
-        admitted.insert(self.uid.clone(), pod);
-        Ok(())
-    }
-
-    /// A node that is short of something takes critical pods alone; one that is short of memory takes those that requested it, too.
-    fn admit_under_pressure(&self, pod: &Pod) -> Result<(), Refusal> {
-        let ran = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
-        let verdict = eviction::admit(pod, self.is_static, &self.agent.pressures.borrow());
-        match verdict.filter(|_| !ran && !self.state.is_ending()) {
-            Some(refusal) => {
-                self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
-                Err(refusal)
-            }
-            None => Ok(()),
-        }
-    }
-
     async fn work(&mut self) {
         let mut wake = None;
         let mut look = false;
@@ -272,7 +224,7 @@ impl Worker {
         let ended = self.state.observed.containers.iter().all(|c| c.state == State::Exited);
         if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) && ended {
             self.agent.release(&self.uid);
-            if self.state.memory.evicted.is_some() {
+            if self.state.ends() {
                 let down = self.state.memory.volumes_down || self.state.memory.cleaned;
                 self.agent.note_end(&self.uid, if down { End::Down } else { End::Stopped });
             }

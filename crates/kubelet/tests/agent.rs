@@ -13,6 +13,8 @@ mod explain;
 mod image_volumes;
 #[path = "agent/network_gate.rs"]
 mod network_gate;
+#[path = "agent/preemption.rs"]
+mod preemption;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/secrets.rs"]

@@ -18,9 +18,23 @@ pub(crate) struct NodeView<'a> {
 
 /// Checks a new pod against the node and the pods already on it.
 pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
-    sysctl::admit(pod, node.os)?;
-    admit_os(pod, node.os, node.isolated)?;
+    admit_system(pod, node)?;
     resources(pod, node.allocatable, others.clone())?;
+    admit_place(pod, node, others)
+}
+
+/// The same, as if the node had enough of everything.
+pub(crate) fn admit_but_resources<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
+    admit_system(pod, node)?;
+    admit_place(pod, node, others)
+}
+
+fn admit_system(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
+    sysctl::admit(pod, node.os)?;
+    admit_os(pod, node.os, node.isolated)
+}
+
+fn admit_place<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
     host_ports(pod, others)?;
     let Some(object) = node.node else {
         return Ok(());
@@ -42,21 +56,25 @@ pub(crate) fn admit<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<It
 
 /// Checks the requests of a pod against what the node has left beside `others`.
 pub(crate) fn resources<'a>(pod: &Pod, allocatable: &Amounts, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
+    match shortages(pod, allocatable, others).first() {
+        Some(shortage) => Err(insufficient(shortage)),
+        None => Ok(()),
+    }
+}
+
+/// What the node has too little left of beside `others`: first of places for pods.
+pub(crate) fn shortages<'a>(pod: &Pod, allocatable: &Amounts, others: impl Iterator<Item = &'a Pod> + Clone) -> Vec<Shortage> {
     let count = others.clone().count() as i64;
     let capacity = allocatable.get("pods").map_or(110, |q| q.value());
-    if count + 1 > capacity {
-        return Err(insufficient(&Shortage { name: "pods".into(), requested: 1, used: count, allocatable: capacity }));
-    }
+    let places = (count + 1 > capacity).then(|| Shortage { name: "pods".into(), requested: 1, used: count, allocatable: capacity });
     let requests = |pod: &Pod| pod.spec.as_ref().map(|spec| requests::counts(&pod_requests(spec))).unwrap_or_default();
     let mut used = Resources::new();
     for (name, amount) in others.flat_map(requests) {
         let sum = used.entry(name).or_default();
         *sum = sum.saturating_add(amount);
     }
-    match requests::shortages(&requests(pod), &used, &requests::counts(allocatable)).first() {
-        Some(shortage) => Err(insufficient(shortage)),
-        None => Ok(()),
-    }
+    let others = requests::shortages(&requests(pod), &used, &requests::counts(allocatable));
+    places.into_iter().chain(others).collect()
 }
 
 fn insufficient(shortage: &Shortage) -> Refusal {

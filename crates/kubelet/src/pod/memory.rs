@@ -68,6 +68,8 @@ pub(crate) struct Evicted {
 pub(crate) enum Reason {
     /// The node is short of something, or the pod takes more than it may.
     Evicted,
+    /// A critical pod needs its room.
+    Preempting,
     /// The machine goes down.
     Terminated,
 }
