@@ -179,20 +179,11 @@ fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Endi
 /// Ends everything: in order when there is time for it, then for certain.
 fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending) {
     if ending == Ending::Orderly {
+        // What they need for that still runs: the control plane, runtimes.
+        let limit = processes.power_down();
+        wait_end(signals, processes, limit, Processes::any_powering_down);
         processes.terminate();
-        let deadline = Instant::now() + STOP;
-        while processes.any_running() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
-            while let Ok(Some(_)) = signals.next() {}
-            for (pid, status) in reap() {
-                processes.exited(pid, status, Instant::now());
-            }
-        }
+        wait_end(signals, processes, STOP, Processes::any_running);
     }
     // All that are left: pods, shims, processes that ignored the signal.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGKILL);
@@ -201,6 +192,23 @@ fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending)
     let _ = mount::umount(&run.join("ns"));
     if ending == Ending::Orphaned {
         let _ = fs::remove_dir_all(run);
+    }
+}
+
+/// Waits until none of these runs, at most so long.
+fn wait_end(signals: &Signals, processes: &mut Processes, limit: Duration, any: impl Fn(&Processes) -> bool) {
+    let deadline = Instant::now() + limit;
+    while any(processes) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        while let Ok(Some(_)) = signals.next() {}
+        for (pid, status) in reap() {
+            processes.exited(pid, status, Instant::now());
+        }
     }
 }
 

@@ -74,7 +74,7 @@
 //!
 //! # Caveats
 //! - Orphans that end are reaped without a trace: whatever needs a shim holds a pidfd of it.
-//! - A stop gives processes 0.6 s after SIGTERM; pods get SIGKILL (a resume is a reboot of all hosts).
+//! - A stop gives processes that want SIGPWR the time they ask for, then all 0.6 s after SIGTERM; pods get SIGKILL (a resume is a reboot of all hosts).
 #![cfg(target_os = "linux")]
 
 pub mod dir;

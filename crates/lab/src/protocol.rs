@@ -58,6 +58,9 @@ pub struct ProcessSpec {
     /// It starts once these are ready (the first time only).
     pub after: Vec<String>,
     pub restart: Backoff,
+    /// How long an orderly stop waits for its end after SIGPWR, before the other processes get SIGTERM, in milliseconds; 0 for no such signal.
+    #[serde(default)]
+    pub power_ms: u64,
 }
 
 impl ProcessSpec {
@@ -73,6 +76,7 @@ impl ProcessSpec {
             readiness: Readiness::Started,
             after: Vec::new(),
             restart: Backoff::default(),
+            power_ms: 0,
         }
     }
 }

@@ -89,6 +89,8 @@ pub struct Lab {
     /// Closed last: the client that asked for the end waits for it.
     waiting: control::Waiting,
     outside: Option<Outside>,
+    /// How long an orderly stop may wait for processes that get SIGPWR.
+    power: Duration,
     ended: bool,
 }
 
@@ -132,6 +134,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let LabConfig { dirs, hosts, two_adapters, processes, fds, routes, ipv6, outside, shared: directories, init } = config;
     let shared = Arc::new(Shared::default());
     *shared.status() = first_status(&dirs, &processes);
+    let power = Duration::from_millis(processes.iter().map(|process| process.power_ms).max().unwrap_or(0));
     let (names, fds): (Vec<String>, Vec<OwnedFd>) = fds.into_iter().unzip();
     let lock = names.iter().position(|name| name == LOCK).and_then(|at| fds[at].try_clone().ok());
     let init_config = InitConfig {
@@ -177,7 +180,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let (thread_shared, thread_sender) = (Arc::clone(&shared), sender.clone());
     let read = move || read_events(&reader, &thread_shared, &thread_sender);
     thread::Builder::new().name("lab-events".into()).spawn(read).map_err(failed)?;
-    let mut lab = Lab { dirs, socket, init: child, events, sender, shared, ports, control, waiting, outside: None, ended: false };
+    let mut lab = Lab { dirs, socket, init: child, events, sender, shared, ports, control, waiting, outside: None, power, ended: false };
     match lab.wait_network().and_then(|router| lab.open_outside(outside.as_ref(), router, lock)) {
         Ok(()) => Ok(lab),
         Err(e) => {
@@ -369,7 +372,7 @@ impl Lab {
         self.init.pid()
     }
 
-    /// Ends the processes in order, then everything, and removes RUN; within a second.
+    /// Ends the processes in order, then everything, and removes RUN; within a second after those have ended that get SIGPWR.
     ///
     /// # Errors
     /// When RUN cannot be removed. Nothing runs even then.
@@ -377,7 +380,7 @@ impl Lab {
         if let Ok(text) = serde_json::to_vec(&Command::Stop) {
             let _ = fdpass::send(&self.socket, &text, &[]);
         }
-        let _ = self.init.pidfd().wait_end(STOP);
+        let _ = self.init.pidfd().wait_end(STOP.saturating_add(self.power));
         self.end_now();
         self.dirs.remove_run()
     }

@@ -26,7 +26,7 @@ use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
 use test_lab::{LIMIT, until};
 
-const TESTS: [(&str, fn()); 9] = [
+const TESTS: [(&str, fn()); 10] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
     ("hosts_have_known_sysctls_whatever_the_machine_has", hosts_have_known_sysctls_whatever_the_machine_has),
     ("nobody_in_a_lab_is_root_of_the_machine", nobody_in_a_lab_is_root_of_the_machine),
@@ -35,6 +35,7 @@ const TESTS: [(&str, fn()); 9] = [
     ("signal_ends_the_lab_in_order", signal_ends_the_lab_in_order),
     ("ports_of_the_real_host_are_relayed", ports_of_the_real_host_are_relayed),
     ("down_and_status_reach_the_supervisor", down_and_status_reach_the_supervisor),
+    ("processes_that_want_sigpwr_end_before_the_others", processes_that_want_sigpwr_end_before_the_others),
     ("a_lab_that_cannot_start_leaves_nothing", a_lab_that_cannot_start_leaves_nothing),
 ];
 
@@ -311,6 +312,12 @@ fn supervise(root: &Path) -> ExitCode {
     let mark = read(&root.join("mark"));
     let mut sleeper = ProcessSpec::new("sleep", "n1", ["/proc/self/exe", "program", "sleep"], dirs.log(None, "sleep"));
     sleeper.env = vec![("LAB_TEST_MARK".into(), mark)];
+    if root.join("power").exists() {
+        sleeper.argv = ["/proc/self/exe", "program", "power"].map(Into::into).into();
+        sleeper.argv.push(dirs.dir.join("said").display().to_string());
+        sleeper.readiness = Readiness::Notify;
+        sleeper.power_ms = 60_000;
+    }
     let mut lock = dirs.lock().unwrap();
     dirs.make_run(["n1"]).unwrap();
     let init = ["/proc/self/exe", "lab-init"].map(Into::into).into();
@@ -386,11 +393,21 @@ fn down_and_status_reach_the_supervisor() {
         assert!(answer.contains("\"supervisor\""), "{answer:?}");
     }
     fs::write(bench.file("linger"), "").unwrap();
-    supervisor::down(&dirs).unwrap();
+    supervisor::down(&dirs, Duration::ZERO).unwrap();
     assert!(child.try_wait().unwrap().is_some_and(|status| status.success()), "the supervisor has ended, too");
     dirs.lock().expect("a next one may start at once");
     assert!(bench.living().is_empty() && !dirs.run.exists());
-    assert!(matches!(supervisor::down(&dirs), Err(LabError::NotRunning(_))));
+    assert!(matches!(supervisor::down(&dirs, Duration::ZERO), Err(LabError::NotRunning(_))));
+}
+
+fn processes_that_want_sigpwr_end_before_the_others() {
+    let bench = Bench::new("power");
+    fs::write(bench.file("power"), "").unwrap();
+    let (child, dirs) = start_supervisor(&bench);
+    supervisor::down(&dirs, Duration::from_secs(60)).unwrap();
+    assert!(child.try_wait().unwrap().is_some_and(|status| status.success()));
+    assert_eq!(read(&bench.file("dir/said")), "goodbye", "it had longer than others have after SIGTERM");
+    assert!(bench.living().is_empty() && !dirs.run.exists());
 }
 
 fn ports_of_the_real_host_are_relayed() {

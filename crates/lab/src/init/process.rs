@@ -157,6 +157,20 @@ impl Processes {
         self.all.iter().any(|p| matches!(p.state, State::Running { .. }))
     }
 
+    /// Tells those that want to know that their host goes down. Returns how long that may take.
+    pub fn power_down(&self) -> Duration {
+        let told = self.all.iter().filter_map(|process| match &process.state {
+            State::Running { child, .. } if process.spec.power_ms > 0 => child.kill(Signal::SIGPWR).ok().map(|()| process.spec.power_ms),
+            _ => None,
+        });
+        Duration::from_millis(told.max().unwrap_or(0))
+    }
+
+    /// Whether one of them still runs.
+    pub fn any_powering_down(&self) -> bool {
+        self.all.iter().any(|p| p.spec.power_ms > 0 && matches!(p.state, State::Running { .. }))
+    }
+
     /// Asks all to end.
     pub fn terminate(&self) {
         for process in &self.all {

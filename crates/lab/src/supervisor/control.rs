@@ -106,12 +106,13 @@ pub fn status(dirs: &Dirs) -> Result<Status, LabError> {
 }
 
 /// Ends the cluster that runs on DIR; returns when its last process has ended, the supervisor included. A lab whose supervisor was
-/// killed is ending by itself: its end is waited for.
+/// killed is ending by itself: its end is waited for. `power` is how long processes that get SIGPWR may take.
 ///
 /// # Errors
 /// [`LabError::NotRunning`]; [`LabError::StillRuns`].
-pub fn down(dirs: &Dirs) -> Result<(), LabError> {
-    let deadline = Instant::now() + END;
+pub fn down(dirs: &Dirs, power: Duration) -> Result<(), LabError> {
+    let end = END.saturating_add(power);
+    let deadline = Instant::now() + end;
     let mut was_there = false;
     // One that is being started has the lock before it has the socket.
     let stream = loop {
@@ -131,8 +132,8 @@ pub fn down(dirs: &Dirs) -> Result<(), LabError> {
     // Held by a descriptor, its number cannot come to mean another process. (None where it is in another pid namespace.)
     let pid = getsockopt(&stream, PeerCredentials).ok().and_then(|peer| u32::try_from(peer.pid()).ok()).filter(|pid| *pid > 0);
     let supervisor = pid.and_then(|pid| PidFd::open(pid).ok());
-    stream.set_read_timeout(Some(END)).map_err(wait())?;
-    let still_runs = || LabError::StillRuns { dir: dirs.dir.clone(), pid: pid.or(dirs.holder()).unwrap_or(0), seconds: END.as_secs() };
+    stream.set_read_timeout(Some(end)).map_err(wait())?;
+    let still_runs = || LabError::StillRuns { dir: dirs.dir.clone(), pid: pid.or(dirs.holder()).unwrap_or(0), seconds: end.as_secs() };
     match (&stream).read(&mut [0]) {
         Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => return Err(still_runs()),
         Err(e) if e.kind() != io::ErrorKind::ConnectionReset => return Err(wait()(e)),

@@ -159,6 +159,7 @@ fn plan(args: &UpArgs, dirs: &Dirs) -> Result<(Cluster, Layout, Option<Cluster>)
         network: args.network,
         addresses: Some(addresses),
         feature_gates: args.feature_gates.as_ref().map(ToString::to_string),
+        shutdown_grace_period: args.shutdown_grace_period,
         registry_mirrors: some(args.registry_mirror.clone()),
         insecure_registries: some(args.insecure_registry.clone()),
         without: (!args.without.is_empty()).then(|| args.without.iter().filter_map(|part| part.part()).collect()),

@@ -20,7 +20,7 @@ use super::template::TemplateArgs;
 use crate::cli::fabric_cli;
 use node_config::kubelet::FeatureGates;
 use node_config::node::Part;
-use node_config::{Families, PortRange, ValueError};
+use node_config::{Families, GoDuration, PortRange, ValueError};
 
 /// Commands for users first, then the processes of a one-machine cluster.
 #[derive(Debug, Subcommand)]
@@ -119,6 +119,10 @@ pub struct UpArgs {
     /// Switches of the node agents, as HyperVContainer=true; '' for none [default: what DIR holds]
     #[arg(long)]
     pub feature_gates: Option<FeatureGates>,
+    /// Let pods end before their hosts do at `mullion down`, within this time of which critical pods have the last third, as 30s;
+    /// 0 ends both at once [default: what DIR holds, else 0]
+    #[arg(long, value_name = "TIME", value_parser = grace)]
+    pub shutdown_grace_period: Option<GoDuration>,
     /// Leave a part of every node agent out, so that another program can do its work [default: what DIR holds]
     #[arg(long)]
     pub without: Vec<LeftOut>,
@@ -258,6 +262,16 @@ pub struct SupportBundleArgs {
 }
 
 /// A length of time as Go writes it, which is how kubectl takes it: `30s`, `5m`, `1h30m`, `0.5s`.
+/// A period of a shutdown: whole seconds, or none.
+fn grace(text: &str) -> Result<GoDuration, String> {
+    let time: GoDuration = text.parse::<GoDuration>().map_err(|error| error.to_string())?;
+    let seconds = time.0.as_secs();
+    if time.0.subsec_nanos() == 0 && seconds <= MOST_GRACE { Ok(time) } else { Err(format!("{text} is not in whole seconds up to {MOST_GRACE}s")) }
+}
+
+/// An hour: who waits longer has forgotten it.
+const MOST_GRACE: u64 = 3600;
+
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no length of time: write numbers with units, as 30s, 5m or 1h30m");
     let mut rest = text;

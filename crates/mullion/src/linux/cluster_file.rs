@@ -24,7 +24,7 @@ use lab::lan::{self, CONTROL_PLANE, Host, LAN, LAN_IPV6, LanFull};
 use node_config::addresses::{AddressError, AddressOptions};
 use node_config::node::Part;
 use node_config::node_spec::{NodeSpec, SpecError};
-use node_config::{Families, OfFamily};
+use node_config::{Families, GoDuration, OfFamily};
 use serde::{Deserialize, Serialize};
 
 use super::audit::AuditArgs;
@@ -172,6 +172,9 @@ pub struct Cluster {
     /// Switches of the node agents, as `HyperVContainer=true`.
     #[serde(default)]
     pub feature_gates: String,
+    /// How long pods may take to end before their hosts do; 0 for not at all.
+    #[serde(default)]
+    pub shutdown_grace_period: GoDuration,
     /// Where images are asked for first, as `docker.io=http://10.0.0.1:5000`.
     #[serde(default)]
     pub registry_mirrors: Vec<String>,
@@ -229,6 +232,8 @@ pub struct Requested {
     pub addresses: Option<AddressOptions>,
     /// `--feature-gates`.
     pub feature_gates: Option<String>,
+    /// `--shutdown-grace-period`.
+    pub shutdown_grace_period: Option<GoDuration>,
     /// `--registry-mirror`; those given replace all that are remembered.
     pub registry_mirrors: Option<Vec<String>>,
     /// `--insecure-registry`, alike.
@@ -318,6 +323,7 @@ impl Cluster {
             network: requested.network.unwrap_or_default(),
             addresses: requested.addresses.unwrap_or_default(),
             feature_gates: String::new(),
+            shutdown_grace_period: GoDuration::default(),
             registry_mirrors: Vec::new(),
             insecure_registries: Vec::new(),
             without: Vec::new(),
@@ -335,6 +341,7 @@ impl Cluster {
         // They change how nodes behave, not what the cluster is: a resumed one may have others.
         cluster.hollow = requested.hollow.unwrap_or(cluster.hollow);
         cluster.feature_gates = requested.feature_gates.unwrap_or(cluster.feature_gates);
+        cluster.shutdown_grace_period = requested.shutdown_grace_period.unwrap_or(cluster.shutdown_grace_period);
         cluster.registry_mirrors = requested.registry_mirrors.unwrap_or(cluster.registry_mirrors);
         cluster.insecure_registries = requested.insecure_registries.unwrap_or(cluster.insecure_registries);
         cluster.without = requested.without.unwrap_or(cluster.without);
@@ -544,11 +551,13 @@ mod tests {
             no_stand_ins: Some(true),
             without: Some(vec![Part::Proxy]),
             feature_gates: Some("HyperVContainer=true".into()),
+            shutdown_grace_period: "30s".parse().ok(),
             ..Requested::default()
         };
         let (made, _) = Cluster::merge(None, made, &defaults, &dirs).unwrap();
         let (resumed, _) = Cluster::merge(Some(made.clone()), Requested::default(), &[], &dirs).unwrap();
         assert_eq!(resumed, made);
+        assert_eq!(made.shutdown_grace_period.to_string(), "30s");
         assert_eq!((made.name.as_str(), made.kubeconfig.as_deref(), made.outside, made.no_stand_ins), ("ci", Some(Path::new("/k")), true, true));
         let back = Requested {
             kubeconfig: Some("".into()),
@@ -556,11 +565,13 @@ mod tests {
             no_stand_ins: Some(false),
             without: Some(vec![]),
             feature_gates: Some(String::new()),
+            shutdown_grace_period: "0s".parse().ok(),
             name: Some("other".into()),
             ..Requested::default()
         };
         let (back, _) = Cluster::merge(Some(made), back, &[], &dirs).unwrap();
         assert_eq!((back.name.as_str(), back.kubeconfig, back.outside, back.no_stand_ins), ("other", None, false, false));
+        assert!(back.shutdown_grace_period.0.is_zero());
         assert!(back.without.is_empty() && back.feature_gates.is_empty());
     }
 

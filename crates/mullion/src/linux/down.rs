@@ -17,7 +17,12 @@ use crate::exit::Failure;
 pub fn down(args: &DownArgs) -> Result<(), Failure> {
     let dirs = cluster_file::dirs(&args.dir)?;
     let begin = Instant::now();
-    let ended = match supervisor::down(&dirs) {
+    // One that cannot be read has no nodes that end pods.
+    let grace = Cluster::load(&dirs).ok().flatten().map(|cluster| cluster.shutdown_grace_period.0).unwrap_or_default();
+    if !grace.is_zero() {
+        eprintln!("pods end: at most {}", node_config::GoDuration(grace));
+    }
+    let ended = match supervisor::down(&dirs, grace) {
         Ok(()) => true,
         // To delete a stopped cluster is no mistake; only one that is not there.
         Err(LabError::NotRunning(_)) if args.if_running || (args.delete && dirs.dir.exists()) => false,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fabric::Mode;
 use hcn::HnsVersion;
@@ -11,8 +12,9 @@ use lab::lan::SECOND_ADAPTER;
 use lab::protocol::{ProcessSpec, Readiness};
 use node_config::kube_proxy::ProxyMode;
 use node_config::kubelet::{Authentication, FeatureGates, X509};
+use node_config::node::Part;
 use node_config::node_spec::NodeSpec;
-use node_config::{KubeProxyConfiguration, KubeletConfiguration, NetworkList, NetworkName, NodeConfig, NodeConfiguration};
+use node_config::{GoDuration, KubeProxyConfiguration, KubeletConfiguration, NetworkList, NetworkName, NodeConfig, NodeConfiguration};
 use uuid::Uuid;
 
 use super::cluster_file::{Cluster, Layout};
@@ -284,6 +286,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         service_interface: if in_user_space { "lo".to_owned() } else { String::new() },
         ..NodeConfiguration::default()
     };
+    let grace = inputs.cluster.shutdown_grace_period;
     let kubelet = KubeletConfiguration {
         tls_cert_file: text(pki.join(format!("{name}-serving.crt"))),
         tls_private_key_file: text(pki.join(format!("{name}-serving.key"))),
@@ -291,6 +294,9 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
         cluster_dns: vec![addresses.dns_ip],
         container_runtime_endpoint: spec.runtime.clone().unwrap_or_else(|| format!("unix://{}", dirs.socket(name, "cri").display())),
         feature_gates: inputs.cluster.feature_gates.parse::<FeatureGates>()?.0,
+        shutdown_grace_period: grace,
+        // Whole seconds: upstream takes no part of one.
+        shutdown_grace_period_critical_pods: GoDuration(Duration::from_secs(grace.0.as_secs() / 3)),
         // The disk is the user's own, as full as they like it: no node of theirs is under pressure.
         eviction_hard: EVICTION_HARD.parse()?,
         image_gc_high_threshold_percent: 100,
@@ -304,11 +310,18 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
     Ok(NodeConfig { node, kubelet, kube_proxy })
 }
 
+/// How long an agent may take to end after its pods.
+const AFTER_PODS: Duration = Duration::from_secs(2);
+
 /// The node's name stands on the command line too, for readers of the list of processes.
 fn agent(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
     let (dirs, name) = (inputs.dirs, &node.name);
     let argv = Argv::new("node").path("config", node_config_file(dirs, name)).opt("hostname-override", name);
-    ProcessSpec::new(format!("{name}/node"), name, argv.0, dirs.log(Some(name), "node"))
+    let grace = inputs.cluster.shutdown_grace_period.0;
+    // The agent notes the end of its pods at the API before it ends.
+    let power = if grace.is_zero() || inputs.cluster.without.contains(&Part::Kubelet) { Duration::ZERO } else { grace.saturating_add(AFTER_PODS) };
+    let power_ms = power.as_millis().try_into().unwrap_or(u64::MAX);
+    ProcessSpec { power_ms, ..ProcessSpec::new(format!("{name}/node"), name, argv.0, dirs.log(Some(name), "node")) }
 }
 
 #[cfg(test)]

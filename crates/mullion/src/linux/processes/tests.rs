@@ -11,7 +11,7 @@ use crate::linux::cluster_file::Requested;
 /// A cluster of one Windows and one Linux node, as `cluster.json` has it.
 fn cluster(dirs: &Dirs) -> Cluster {
     let nodes = node_config::node_spec::parse_list("win01:windows:20348:drive=D,lin01:linux").unwrap();
-    let requested = Requested { without: Some(vec![node_config::node::Part::Fabric]), ..Requested::default() };
+    let requested = Requested { without: Some(vec![Part::Fabric]), ..Requested::default() };
     let (mut cluster, _) = Cluster::merge(None, requested, &nodes, dirs).unwrap();
     (cluster.port, cluster.kubeconfig) = (Some(6443), Some("/k".into()));
     (cluster.registry_mirrors, cluster.insecure_registries) = (vec!["docker.io=http://a".into()], vec!["b:5000".into()]);
@@ -61,6 +61,7 @@ fn rows() -> Vec<(&'static str, Value, Goes)> {
         ("addresses.dnsIp", json!("10.96.0.11"), Into(&["win01/node.yaml", "lin01/node.yaml", "control-plane"])),
         ("addresses.serviceNodePortRange", json!("31000-31999"), Into(&["control-plane"])),
         ("featureGates", json!("HyperVContainer=true"), Into(&["win01/node.yaml", "lin01/node.yaml"])),
+        ("shutdownGracePeriod", json!("30s"), Into(&["win01/node.yaml", "lin01/node.yaml"])),
         ("registryMirrors", json!([]), Into(&["win01/container-sim", "lin01/container-sim"])),
         ("insecureRegistries", json!([]), Into(&["win01/container-sim", "lin01/container-sim"])),
         ("without", json!(["proxy"]), Into(&["win01/node.yaml", "lin01/node.yaml"])),
@@ -146,7 +147,7 @@ fn files_of_nodes_are_whole() {
         let parsed = NodeConfig::read(text).unwrap();
         assert_eq!(parsed.warnings, Vec::<String>::new(), "{name}");
         let config = parsed.config.complete("mullion").unwrap();
-        assert_eq!(config.config.node.without, [node_config::node::Part::Fabric]);
+        assert_eq!(config.config.node.without, [Part::Fabric]);
         assert_eq!(config.config.node.os.is_windows(), name.starts_with("win"));
         assert_eq!(config.config.node.hcn.is_empty(), name.starts_with("lin"));
     }
