@@ -99,6 +99,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         eviction: config.eviction.clone(),
         shutdown: None,
         logs: kubelet::LogRotation::default(),
+        dead_containers: kubelet::DeadContainers::default(),
         images: kubelet::ImageCollection { high_percent: 100, ..kubelet::ImageCollection::default() },
         polls: kubelet::Polls::default(),
         static_pods: kubelet::StaticPods::default(),

@@ -73,6 +73,8 @@ pub(crate) struct Agent {
     pub health: watch::Receiver<RuntimeHealth>,
     pub workers: Arc<Workers>,
     pub polls: Polls,
+    /// See [`crate::pod::NodeInfo::dead_kept`].
+    pub dead_kept: Option<usize>,
     /// When the agent started, in whole seconds.
     pub started: Timestamp,
     /// Pods that hold resources of the node, with the resources that they hold.
@@ -123,6 +125,11 @@ impl Workers {
         if let Some(worker) = self.lock().get(uid) {
             let _ = worker.notes.send(note);
         }
+    }
+
+    /// The UIDs of pods that have one.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
     }
 
     /// Whether a pod has a worker.
@@ -338,6 +345,7 @@ impl Agent {
     /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
     /// list of pods, and removes logs of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
+        let logs = self.log_directories();
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         for sandbox in sandboxes {
@@ -350,7 +358,7 @@ impl Agent {
             tracing::info!(pod = owner, sandbox = sandbox.id, "ending a pod that the API does not know");
             self.end_orphan(&sandbox.id).await?;
         }
-        self.remove_orphaned_logs(&known);
+        self.remove_orphaned_logs(logs, |pod| known.contains(pod));
         Ok(())
     }
 
@@ -377,16 +385,18 @@ impl Agent {
         again
     }
 
-    /// Removes the logs of pods that are gone (upstream kuberuntime_gc.go `evictPodLogsDirectories`).
-    fn remove_orphaned_logs(&self, known: &BTreeSet<String>) {
-        let listed = self.root.parse("/var/log/pods").and_then(|dir| Ok((self.root.read_dir(&dir)?, dir)));
-        let Ok((names, dir)) = listed else { return };
-        for (name, kind) in names {
-            if kind != FileKind::Directory || log_owner(&name).is_none_or(|uid| known.contains(uid)) {
-                continue;
-            }
-            let gone = dir.join(&name).map_err(host::HostError::from).and_then(|path| self.root.remove_tree(&path));
-            if let Err(error) = gone {
+    /// The directories of pods' logs.
+    pub(crate) fn log_directories(&self) -> Vec<String> {
+        let listed = self.root.parse("/var/log/pods").and_then(|dir| self.root.read_dir(&dir));
+        listed.into_iter().flatten().filter(|(_, kind)| *kind == FileKind::Directory).map(|(name, _)| name).collect()
+    }
+
+    /// Removes the logs of pods that are gone (upstream kuberuntime_gc.go `evictPodLogsDirectories`). `names` were listed before it was known
+    /// which pods are `kept`.
+    pub(crate) fn remove_orphaned_logs(&self, names: Vec<String>, kept: impl Fn(&str) -> bool) {
+        for name in names.into_iter().filter(|name| log_owner(name).is_some_and(|uid| !kept(uid))) {
+            let path = self.root.parse("/var/log/pods").and_then(|dir| Ok(dir.join(&name)?));
+            if let Err(error) = path.and_then(|path| self.root.remove_tree(&path)) {
                 tracing::warn!(logs = name, error = %error.as_report(), "removing the logs of a gone pod failed");
             }
         }

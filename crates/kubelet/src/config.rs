@@ -92,6 +92,31 @@ impl Default for ImageCollection {
     }
 }
 
+/// How long dead containers stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadContainers {
+    /// How long after its creation at least (`--minimum-container-ttl-duration`).
+    pub min_age: Duration,
+    /// So many of each container of a pod (`--maximum-dead-containers-per-container`); None for all.
+    pub per_container: Option<usize>,
+    /// So many in all (`--maximum-dead-containers`); None for all.
+    pub total: Option<usize>,
+}
+
+impl Default for DeadContainers {
+    fn default() -> Self {
+        DeadContainers { min_age: Duration::ZERO, per_container: Some(1), total: None }
+    }
+}
+
+impl DeadContainers {
+    /// How many of each container go without a look at others; None where a container's age counts, or all stay.
+    pub(crate) fn at_once(&self) -> Option<usize> {
+        // The agent knows by the newest one that the container ran.
+        self.per_container.filter(|_| self.min_age.is_zero()).map(|most| most.max(1))
+    }
+}
+
 /// Where the node's static pods come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticPods {
@@ -198,6 +223,8 @@ pub struct Config {
     pub shutdown: Option<Shutdown>,
     /// When container logs are rotated.
     pub logs: LogRotation,
+    /// When dead containers are removed.
+    pub dead_containers: DeadContainers,
     /// When unused images are removed.
     pub images: ImageCollection,
     pub polls: Polls,

@@ -17,10 +17,12 @@ mod cri_config;
 mod env;
 mod error;
 mod eviction;
+mod garbage;
 mod go_time;
 mod health;
 mod image_gc;
 mod images;
+mod log_links;
 mod logs;
 mod node;
 mod pod;
@@ -41,7 +43,7 @@ mod tokens;
 mod volumes;
 mod worker;
 
-pub use config::{Capacity, Config, ImageCollection, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods};
+pub use config::{Capacity, Config, DeadContainers, ImageCollection, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods};
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use run::{RunError, run};
 #[cfg(target_os = "linux")]

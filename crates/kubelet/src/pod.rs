@@ -134,6 +134,8 @@ pub(crate) struct NodeInfo {
     pub host_ips: Vec<String>,
     /// Prefix of container IDs: `containerd`.
     pub runtime: String,
+    /// So many dead attempts of each container stay, when a further one dies; None where they are removed by other rules.
+    pub dead_kept: Option<usize>,
     /// Pods can be resized in place, which upstream refuses on Windows.
     pub resizes: bool,
 }
@@ -185,6 +187,11 @@ pub(crate) fn container_hash(spec: &Spec) -> String {
 /// Whether the pod's API object asks for its end.
 pub(crate) fn is_deleted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the pod's status says that it has ended.
+pub(crate) fn is_terminal(pod: &Pod) -> bool {
+    status::is_terminal(pod)
 }
 
 /// Whether the pod uses the host's network.

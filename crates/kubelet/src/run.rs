@@ -253,6 +253,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         health: ground.health.clone(),
         workers: workers.clone(),
         polls: config.polls,
+        dead_kept: config.dead_containers.at_once(),
         started: jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default(),
         admitted: Mutex::default(),
         deferred: Mutex::default(),
@@ -273,13 +274,20 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     });
     let images = collector.clone();
     tasks.spawn(forever(async move { images.keep().await }));
-    let evictions =
-        Manager { agent: agent.clone(), config: config.eviction.clone(), collector, is_machine: config.is_machine, pressures: ground.pressures };
+    let evictions = Manager {
+        agent: agent.clone(),
+        config: config.eviction.clone(),
+        dead: config.dead_containers,
+        collector,
+        is_machine: config.is_machine,
+        pressures: ground.pressures,
+    };
     tasks.spawn(forever(evictions.keep()));
     if let Some(shutdown) = config.shutdown.take() {
         let manager = shutdown::manager::Manager { agent: agent.clone(), shutdown, goes_down: ground.goes_down };
         tasks.spawn(forever(manager.keep()));
     }
+    tasks.spawn(forever(agent.clone().keep_dead_containers(config.dead_containers)));
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));

@@ -151,6 +151,11 @@ impl Statics {
         let _ = self.unread.subscribe().wait_for(|left| *left == 0).await;
     }
 
+    /// Whether every source has been read once.
+    pub(crate) fn is_read(&self) -> bool {
+        *self.unread.borrow() == 0
+    }
+
     /// Whether a UID is that of a static pod. The annotations of a pod from the API prove nothing.
     pub(crate) fn holds(&self, of: &str) -> bool {
         self.table().running.values().any(|r| uid(&r.pod) == of)

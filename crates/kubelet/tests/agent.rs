@@ -9,6 +9,8 @@ mod csi;
 mod eviction;
 #[path = "agent/explain.rs"]
 mod explain;
+#[path = "agent/garbage.rs"]
+mod garbage;
 #[path = "agent/image_volumes.rs"]
 mod image_volumes;
 #[path = "agent/network_gate.rs"]

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use kube_rules::NodeOs;
 use serde::{Deserialize, Serialize};
 
+use crate::GoDuration;
 use crate::document::{self, ConfigError, Document, Parsed};
 use crate::kube_proxy::{KubeProxyConfiguration, ProxyMode};
 use crate::kubelet::{EvictionHard, KubeletConfiguration};
@@ -131,6 +132,13 @@ pub struct NodeConfiguration {
     pub flannel_net_conf: String,
     /// Where flannel's `subnet.env` goes; empty for nowhere.
     pub flannel_subnet_env: String,
+    /// How long a container stays at least after its creation, dead or not.
+    #[serde(rename = "minimumContainerTTLDuration")]
+    pub minimum_container_ttl_duration: GoDuration,
+    /// Dead containers that stay, of all pods; negative for no such bound.
+    pub maximum_dead_containers: i32,
+    /// Dead attempts of each container that stay, alike.
+    pub maximum_dead_containers_per_container: i32,
     /// With `network: bgp`.
     pub bgp: BgpConfiguration,
     /// Whether NetworkPolicies and ClusterNetworkPolicies are put into effect.
@@ -175,6 +183,9 @@ impl Default for NodeConfiguration {
             network: String::new(),
             flannel_net_conf: String::new(),
             flannel_subnet_env: String::new(),
+            minimum_container_ttl_duration: GoDuration::default(),
+            maximum_dead_containers: -1,
+            maximum_dead_containers_per_container: 1,
             bgp: BgpConfiguration::default(),
             network_policy: false,
             service_interface: String::new(),

@@ -16,6 +16,7 @@ use super::plan::{self, Observations, State};
 use super::rank::{self, Candidate, ContainerUse, PodUse};
 use super::{Eviction, Pressure, Signal, Threshold};
 use crate::agent::Agent;
+use crate::config::DeadContainers;
 use crate::image_gc::Collector;
 use crate::pod::{Event, Evicted};
 use crate::volumes::PodDirs;
@@ -25,6 +26,8 @@ use crate::worker::Note;
 pub(crate) struct Manager {
     pub agent: Arc<Agent>,
     pub config: Eviction,
+    /// Which dead containers stay.
+    pub dead: DeadContainers,
     pub collector: Arc<Collector>,
     /// The node is the machine that we run on, whose load counts; else pods alone use the memory that the node declares.
     pub is_machine: bool,
@@ -158,6 +161,9 @@ impl Manager {
             Signal::Nodefs | Signal::NodefsInodes => !dedicated_imagefs,
             Signal::Memory | Signal::Pids => false,
         };
+        if on_images && let Err(error) = self.agent.collect_dead(&self.dead, true).await {
+            tracing::warn!(error = %error.as_report(), "cannot remove dead containers");
+        }
         if on_images && let Err(error) = self.collector.remove_unused().await {
             tracing::warn!(error = %error.as_report(), "cannot remove unused images");
         }

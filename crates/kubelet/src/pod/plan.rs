@@ -379,10 +379,11 @@ impl Plan<'_> {
         }
     }
 
-    /// Old attempts go, but the newest dead one stays for its logs and last state.
+    /// Old attempts go, but the newest dead ones stay for their logs and the last state.
     fn remove_old(&mut self, spec: &PodSpec) {
+        let Some(kept) = self.input.node.dead_kept else { return };
         for (_, c) in containers(spec) {
-            let dead = self.input.observed.containers.iter().filter(|o| o.name == c.name).skip(1).filter(|o| o.state == State::Exited).skip(1);
+            let dead = self.input.observed.containers.iter().filter(|o| o.name == c.name).skip(1).filter(|o| o.state == State::Exited).skip(kept);
             for old in dead {
                 self.remove(&old.id);
             }

@@ -106,7 +106,13 @@ impl World {
             memory: &self.memory,
             gone: self.gone,
             now: t(self.now),
-            node: &NodeInfo { network_ready: self.network_ready, host_ips: vec!["10.240.0.11".into()], runtime: "sim".into(), resizes: true },
+            node: &NodeInfo {
+                network_ready: self.network_ready,
+                host_ips: vec!["10.240.0.11".into()],
+                runtime: "sim".into(),
+                dead_kept: Some(1),
+                resizes: true,
+            },
         })
     }
 

@@ -206,7 +206,7 @@ impl Worker {
 
     async fn remove(&mut self, id: String) -> Event {
         self.messages.remove(&id);
-        let outcome = match self.agent.cri.remove_container(v1::RemoveContainerRequest { container_id: id.clone() }).await {
+        let outcome = match self.agent.remove_container(&id).await {
             Err(error) if !error.is_not_found() => {
                 tracing::warn!(pod = %key(&self.state.pod), container = id, error = %error.as_report(), "removing an old container failed; trying again");
                 Outcome::Failed
@@ -244,8 +244,7 @@ impl Worker {
     async fn remove_from_runtime(&self) -> Result<(), RuntimeError> {
         let observed = crate::runtime::observe(&self.agent.cri, &self.uid).await?;
         for c in observed.containers {
-            let request = v1::RemoveContainerRequest { container_id: c.id };
-            self.agent.cri.remove_container(request).await?;
+            self.agent.remove_container(&c.id).await?;
         }
         for s in observed.sandboxes {
             let request = v1::RemovePodSandboxRequest { pod_sandbox_id: s.id };

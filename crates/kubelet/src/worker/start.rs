@@ -64,6 +64,7 @@ impl Worker {
 
     async fn create_and_start(&mut self, c: &Container, start: Start) -> Result<String, StartError> {
         self.wait_for_policies().await?;
+        let restarts = start.restarts;
         let image = c.image.clone().unwrap_or_default();
         let usage = self.agent.images.usage(&image, &start.image).await;
         let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;
@@ -79,6 +80,9 @@ impl Worker {
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
         let request = v1::StartContainerRequest { container_id: id.clone() };
         self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;
+        if let Ok(log) = self.dirs.logs.join(&c.name).and_then(|dir| dir.join(&format!("{restarts}.log"))) {
+            self.agent.link_log(&self.state.pod, &c.name, &id, &log);
+        }
         // Nobody exchanges a sub-path before the runtime has mounted it.
         drop(holds);
         self.event(Some(&c.name), EventType::Normal, "Started", format!("Container started: {}", c.name));

@@ -38,6 +38,8 @@ pub struct World {
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     pub hcn: Option<hcn::HcnClient>,
+    /// How long dead containers of the next agent stay.
+    pub dead_containers: kubelet::DeadContainers,
     /// When the next agent removes images; never by default.
     pub images: kubelet::ImageCollection,
     /// What the next agent's node runs.
@@ -86,6 +88,7 @@ impl World {
             host_network: None,
             network_gate: None,
             hcn: None,
+            dead_containers: kubelet::DeadContainers::default(),
             images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
             os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
@@ -154,6 +157,7 @@ impl World {
                 kubelet::Shutdown { periods: self.shutdown.clone(), announcements }
             }),
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
+            dead_containers: self.dead_containers,
             images: self.images,
             polls: self.polls,
             static_pods: self.static_pods.clone(),

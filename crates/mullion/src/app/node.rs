@@ -397,6 +397,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         eviction: eviction(kubelet).context("eviction thresholds")?,
         shutdown: None,
         logs: log_rotation(config)?,
+        dead_containers: dead_containers(node),
         images: image_collection(config)?,
         polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, ..kubelet::Polls::default() },
         static_pods: static_pods(kubelet),
@@ -421,6 +422,15 @@ fn healthz(kubelet: &KubeletConfiguration) -> Result<Option<TcpListener>> {
     }
     let at = SocketAddr::new(kubelet.healthz_bind_address, kubelet.healthz_port);
     TcpListener::bind(at).map(Some).with_context(|| format!("the node agent cannot listen on {at}: end the other node agent of this machine"))
+}
+
+/// How long dead containers stay.
+fn dead_containers(node: &node_config::NodeConfiguration) -> kubelet::DeadContainers {
+    kubelet::DeadContainers {
+        min_age: node.minimum_container_ttl_duration.0,
+        per_container: node.maximum_dead_containers_per_container.try_into().ok(),
+        total: node.maximum_dead_containers.try_into().ok(),
+    }
 }
 
 fn static_pods(kubelet: &KubeletConfiguration) -> kubelet::StaticPods {

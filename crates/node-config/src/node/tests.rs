@@ -31,6 +31,9 @@ fn no_defaults() -> NodeConfig {
             network_policy: true,
             flannel_net_conf: "/net-conf.json".into(),
             flannel_subnet_env: "/run/flannel/subnet.env".into(),
+            minimum_container_ttl_duration: "9s".parse().unwrap(),
+            maximum_dead_containers: 11,
+            maximum_dead_containers_per_container: 12,
             bgp: BgpConfiguration {
                 as_number: 64513,
                 peers: [("10.240.0.1".parse().unwrap(), 64600)].into(),

@@ -66,7 +66,6 @@ use Kind::{List, Map, Switch, Text};
 
 const CADVISOR: &str = "there is no cAdvisor: statistics come from the container runtime and the operating system";
 const CGROUPS: &str = "the agent makes no control groups; the container runtime does";
-const DEAD: &str = "the agent keeps the newest ended container of each, for its log";
 const FORMER: &str = "upstream removed it";
 const LOG: &str = "logs go to standard error or --log-file; MULLION_LOG chooses how much";
 const NETWORK: &str = "the pod network and the service proxy care for it";
@@ -253,9 +252,19 @@ pub(super) const FLAGS: &[Flag] = &[
     ignored("exit-on-lock-contention", Switch, "two agents cannot listen on one port"),
     ignored("experimental-mounter-path", Text, "no program mounts volumes"),
     ignored("experimental-allocatable-ignore-eviction", Switch, "what is kept free for evictionHard is no part of allocatable"),
-    ignored("minimum-container-ttl-duration", Text, DEAD),
-    ignored("maximum-dead-containers", Text, DEAD),
-    ignored("maximum-dead-containers-per-container", Text, DEAD),
+    node(
+        "minimum-container-ttl-duration",
+        "minimumContainerTTLDuration",
+        Text,
+        "how long a container stays at least after its creation, dead or not",
+    ),
+    node("maximum-dead-containers", "maximumDeadContainers", Text, "dead containers that stay, of all pods; -1 for no such bound"),
+    node(
+        "maximum-dead-containers-per-container",
+        "maximumDeadContainersPerContainer",
+        Text,
+        "dead attempts of each container that stay; -1 for no such bound",
+    ),
     refused("bootstrap-kubeconfig", "the agent asks for no certificate yet; make the node's kubeconfig beforehand, and give --kubeconfig"),
     refused("image-credential-provider-config", "the agent starts no credential providers; use imagePullSecrets"),
     refused("image-credential-provider-bin-dir", "the agent starts no credential providers; use imagePullSecrets"),

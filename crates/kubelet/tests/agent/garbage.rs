@@ -1,0 +1,68 @@
+//! Dead containers go by the node's rules, and links to logs with them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cri::v1::ContainerState;
+use host::NodeOs;
+use kubelet::{Amount, DeadContainers, Eviction, Signal, Threshold};
+use serde_json::json;
+
+use crate::common::World;
+
+/// Attempts of containers that the runtime holds, by pod.
+fn attempts(world: &World, pod: &str) -> usize {
+    let state = world.runtime.state.lock().unwrap();
+    let sandboxes: BTreeSet<&String> = state.sandboxes.values().filter(|s| s.config.metadata.as_ref().unwrap().name == pod).map(|s| &s.id).collect();
+    state.containers.values().filter(|c| sandboxes.contains(&c.sandbox)).count()
+}
+
+fn links(world: &World) -> Vec<String> {
+    let listed = std::fs::read_dir(world.drive().join("var/log/containers"));
+    let mut names: Vec<String> = listed.into_iter().flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn dead_containers_of_ended_pods_go_when_the_disk_is_full() {
+    // The disk is that full, for whoever asks.
+    let hard = Threshold { signal: Signal::Nodefs, value: Amount::Percent(100.0), grace: None, reclaim: None };
+    let mut world = World::new().await;
+    world.runtime.state.lock().unwrap().images.insert("exit-0:1".into());
+    world.start_agent();
+    world.pod("done", json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "exit-0:1"}]})).await;
+    world.until("done", "succeeded", |s| s["phase"] == "Succeeded").await;
+    assert_eq!(attempts(&world, "done"), 1, "its log can be read");
+    world.stop_agent().await;
+    world.eviction = Eviction { thresholds: vec![hard], interval: Duration::from_millis(100), ..Eviction::default() };
+    world.start_agent();
+    world.eventually("its container gone", async || attempts(&world, "done") == 0).await;
+    let status = world.status("done").await;
+    assert_eq!((&status["phase"], &status["containerStatuses"][0]["state"]["terminated"]["exitCode"]), (&json!("Succeeded"), &json!(0)));
+}
+
+#[tokio::test]
+async fn links_lead_to_logs_and_go_with_their_containers() {
+    let mut world = World::new().await;
+    world.os = NodeOs::Linux;
+    world.dead_containers = DeadContainers { per_container: Some(1), ..DeadContainers::default() };
+    let foreign = world.drive().join("var/log/containers/notes.txt");
+    std::fs::create_dir_all(foreign.parent().unwrap()).unwrap();
+    std::fs::write(&foreign, "mine").unwrap();
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    let id = {
+        let state = world.runtime.state.lock().unwrap();
+        state.containers.values().find(|c| c.state == ContainerState::ContainerRunning).unwrap().id.clone()
+    };
+    let link = format!("web_default_c-{id}.log");
+    world.eventually("a link", async || links(&world) == ["notes.txt".to_owned(), link.clone()]).await;
+    let target = std::fs::read_link(world.drive().join("var/log/containers").join(&link)).unwrap();
+    let uid = world.pods().get("web").await.unwrap().metadata.uid.unwrap();
+    assert_eq!(target.to_str().unwrap(), format!("/var/log/pods/default_web_{uid}/c/0.log"));
+    world.pods().delete("web", &kube::api::DeleteParams::default().grace_period(1)).await.unwrap();
+    world.eventually("the link gone", async || links(&world) == ["notes.txt".to_owned()]).await;
+}
