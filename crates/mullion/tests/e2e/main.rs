@@ -35,6 +35,7 @@ mod registry;
 mod seeds;
 mod services;
 mod several_clusters;
+mod shutdown;
 mod streams;
 mod support;
 mod windows;
