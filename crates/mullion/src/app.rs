@@ -8,6 +8,8 @@ pub mod kubelet;
 mod machine;
 pub mod node;
 pub mod policy;
+#[cfg(any(windows, test))]
+mod preshutdown;
 #[cfg(windows)]
 mod service;
 mod shutdown;

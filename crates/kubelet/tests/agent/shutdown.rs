@@ -19,9 +19,9 @@ async fn world() -> World {
 }
 
 /// Announces a shutdown; completes when the machine may go down.
-fn announce(world: &World) -> oneshot::Receiver<()> {
+fn announce(world: &World, name: &'static str) -> oneshot::Receiver<()> {
     let (hold, released) = oneshot::channel::<()>();
-    world.machine.as_ref().unwrap().send(Announcement::Begins { name: "shutdown", hold: Box::new(hold) }).unwrap_or_else(|_| panic!("no agent"));
+    world.machine.as_ref().unwrap().send(Announcement::Begins { name, hold: Box::new(hold) }).unwrap_or_else(|_| panic!("no agent"));
     released
 }
 
@@ -44,7 +44,7 @@ async fn pods_end_by_priority_with_the_grace_of_their_group_before_the_machine_g
     }
     world.until("done", "succeeded", |s| s["phase"] == "Succeeded").await;
 
-    let released = announce(&world);
+    let released = announce(&world, "shutdown");
     // The hold is dropped, not sent anything.
     assert!(test_lab::in_time("the machine is let go", released).await.is_err());
     for name in ["slow", "quick", "critical"] {
@@ -85,7 +85,7 @@ async fn pods_end_by_priority_with_the_grace_of_their_group_before_the_machine_g
 #[tokio::test]
 async fn a_node_that_goes_down_takes_no_pod_until_the_shutdown_is_cancelled() {
     let world = world().await;
-    let released = announce(&world);
+    let released = announce(&world, "shutdown");
     assert!(test_lab::in_time("the machine is let go: there is no pod", released).await.is_err());
     world.pod("late", json!({"restartPolicy": "Never"})).await;
     let status = world.until("late", "refused", |s| s["phase"] == "Failed").await;
@@ -97,4 +97,47 @@ async fn a_node_that_goes_down_takes_no_pod_until_the_shutdown_is_cancelled() {
     world.until_event("NodeShutdown: Shutdown manager detected shutdown cancellation").await;
     world.pod("again", json!({})).await;
     world.until_running("again").await;
+}
+
+/// Upstream's case GracefulNodeShutdown of sig-windows (test/e2e/windows/node_shutdown.go) with all periods shorter: programs that do not end by
+/// themselves, pods with longer and shorter periods than their group's.
+#[tokio::test]
+async fn windows_pods_end_by_their_grace_periods_and_critical_ones_last() {
+    let mut world = World::new().await;
+    world.shutdown = ShutdownPeriod::of(Duration::from_secs(6), Duration::from_secs(3));
+    world.runtime.state.lock().unwrap().images.insert("stubborn:1".into());
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    let pods = [("period-6", 6, false), ("period-8", 8, false), ("critical-2", 2, true), ("critical-3", 3, true), ("delay-6", 6, true)];
+    for (name, grace, critical) in pods {
+        let mut spec = json!({"terminationGracePeriodSeconds": grace, "containers": [{"name": "c", "image": "stubborn:1"}]});
+        if critical {
+            spec["priorityClassName"] = "system-node-critical".into();
+        }
+        world.pod(name, spec).await;
+    }
+    for (name, ..) in pods {
+        world.until_running(name).await;
+    }
+    let released = announce(&world, "preshutdown");
+    assert!(test_lab::in_time("the machine is let go", released).await.is_err());
+    for (name, ..) in pods {
+        // A pod that took all of its group's period may be noted a moment later.
+        let status = world.until(name, "ended", |s| s["phase"] == "Failed").await;
+        assert_eq!((&status["reason"], &status["message"]), (&json!("Terminated"), &json!(MESSAGE)), "{name}");
+        assert_eq!(pod_condition(&status, "Ready")["status"], "False", "{name}");
+        world.until(name, "not ready to start", |s| pod_condition(s, "PodReadyToStartContainers")["status"] == "False").await;
+    }
+    world.until_event("NodeShutdown: Shutdown manager detected preshutdown event").await;
+    let state = world.runtime.state.lock().unwrap();
+    let of = |pod: &str| {
+        let sandbox = state.sandboxes.values().find(|s| s.config.metadata.as_ref().unwrap().name == pod).unwrap();
+        let container = state.containers.values().find(|c| c.sandbox == sandbox.id).unwrap();
+        (container.stopped_with.unwrap(), container.finished_at)
+    };
+    let graces: Vec<i64> = pods.iter().map(|(name, ..)| of(name).0).collect();
+    assert_eq!(graces, [3, 3, 2, 3, 3]);
+    let first = pods.iter().filter(|(.., critical)| *critical).map(|(name, ..)| of(name).1).min().unwrap();
+    let last = pods.iter().filter(|(.., critical)| !critical).map(|(name, ..)| of(name).1).max().unwrap();
+    assert!(first > last, "critical pods run until the others have ended");
 }

@@ -66,7 +66,8 @@ pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<
     }
     if flags.windows_service {
         #[cfg(windows)]
-        return super::service::run("kubelet", move |stop| crate::agent_runtime()?.block_on(run(&complete, stop))).map_err(Failure::from);
+        return super::service::run(super::service::KUBELET, move |stop| crate::agent_runtime()?.block_on(run(&complete, stop)))
+            .map_err(Failure::from);
         #[cfg(not(windows))]
         tracing::warn!("--windows-service has no effect: this is no Windows");
     }

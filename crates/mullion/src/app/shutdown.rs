@@ -64,7 +64,28 @@ fn announce(config: &Complete, sender: mpsc::UnboundedSender<Announcement>, tota
     Ok(())
 }
 
-#[cfg(not(target_os = "linux"))]
+/// The service control manager, whose shutdown of Windows waits until this service has stopped.
+#[cfg(windows)]
+fn announce(_config: &Complete, sender: mpsc::UnboundedSender<Announcement>, total: Duration, gone: CancellationToken) -> Result<()> {
+    use super::preshutdown::{Service, prepare};
+    use super::service;
+    if !service::is_service() {
+        tracing::warn!("a shutdown of Windows does not wait for pods: this is no service; install one that runs the agent with --windows-service");
+        return Ok(());
+    }
+    let prepared = Service::open(service::KUBELET).map_err(anyhow::Error::from).and_then(|known| Ok(prepare(&known, service::KUBELET, total)?));
+    if let Err(error) = prepared {
+        tracing::warn!(error = %thiserror_ext::AsReport::as_report(&*error), "a shutdown of Windows may not wait for pods");
+    }
+    service::on_preshutdown(total, move || {
+        let hold = Box::new(gone.clone().drop_guard());
+        // An agent that has ended has nothing to end.
+        let _ = sender.send(Announcement::Begins { name: "preshutdown", hold });
+    });
+    Ok(())
+}
+
+#[cfg(not(any(target_os = "linux", windows)))]
 fn announce(_config: &Complete, _sender: mpsc::UnboundedSender<Announcement>, _total: Duration, _gone: CancellationToken) -> Result<()> {
     Ok(())
 }
