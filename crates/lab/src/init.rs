@@ -89,7 +89,7 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     let fds = config.fds.iter().cloned().zip(fds).collect();
     let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
     let ending = watch(socket, &signals, &mut processes);
-    end(&signals, &mut processes, &config.run, ending);
+    end(socket, &signals, &mut processes, &config.run, ending);
     Ok(())
 }
 
@@ -177,13 +177,15 @@ fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Endi
 }
 
 /// Ends everything: in order when there is time for it, then for certain.
-fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending) {
+fn end(socket: &OwnedFd, signals: &Signals, processes: &mut Processes, run: &Path, mut ending: Ending) {
     if ending == Ending::Orderly {
         // What they need for that still runs: the control plane, runtimes.
         let limit = processes.power_down();
-        wait_end(signals, processes, limit, Processes::any_powering_down);
+        ending = wait_end(socket, signals, processes, limit, Processes::any_powering_down);
         processes.terminate();
-        wait_end(signals, processes, STOP, Processes::any_running);
+        if ending == Ending::Orderly {
+            ending = wait_end(socket, signals, processes, STOP, Processes::any_running);
+        }
     }
     // All that are left: pods, shims, processes that ignored the signal.
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), Signal::SIGKILL);
@@ -195,21 +197,25 @@ fn end(signals: &Signals, processes: &mut Processes, run: &Path, ending: Ending)
     }
 }
 
-/// Waits until none of these runs, at most so long.
-fn wait_end(signals: &Signals, processes: &mut Processes, limit: Duration, any: impl Fn(&Processes) -> bool) {
+/// Waits until none of these runs, at most so long, and no longer than the supervisor is there.
+fn wait_end(socket: &OwnedFd, signals: &Signals, processes: &mut Processes, limit: Duration, any: impl Fn(&Processes) -> bool) -> Ending {
     let deadline = Instant::now() + limit;
     while any(processes) {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
-        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+        let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN), PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
+        if fds[1].any().unwrap_or(false) && !matches!(fdpass::receive(socket, &mut [0; 256]), Ok((1.., _))) {
+            return Ending::Orphaned;
+        }
         while let Ok(Some(_)) = signals.next() {}
         for (pid, status) in reap() {
             processes.exited(pid, status, Instant::now());
         }
     }
+    Ending::Orderly
 }
 
 /// What a process wrote to its readiness pipe: a line once it is whole.

@@ -26,7 +26,7 @@ use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
 use test_lab::{LIMIT, until};
 
-const TESTS: [(&str, fn()); 10] = [
+const TESTS: [(&str, fn()); 11] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
     ("hosts_have_known_sysctls_whatever_the_machine_has", hosts_have_known_sysctls_whatever_the_machine_has),
     ("nobody_in_a_lab_is_root_of_the_machine", nobody_in_a_lab_is_root_of_the_machine),
@@ -36,6 +36,7 @@ const TESTS: [(&str, fn()); 10] = [
     ("ports_of_the_real_host_are_relayed", ports_of_the_real_host_are_relayed),
     ("down_and_status_reach_the_supervisor", down_and_status_reach_the_supervisor),
     ("processes_that_want_sigpwr_end_before_the_others", processes_that_want_sigpwr_end_before_the_others),
+    ("a_power_down_ends_with_the_supervisor", a_power_down_ends_with_the_supervisor),
     ("a_lab_that_cannot_start_leaves_nothing", a_lab_that_cannot_start_leaves_nothing),
 ];
 
@@ -314,7 +315,7 @@ fn supervise(root: &Path) -> ExitCode {
     sleeper.env = vec![("LAB_TEST_MARK".into(), mark)];
     if root.join("power").exists() {
         sleeper.argv = ["/proc/self/exe", "program", "power"].map(Into::into).into();
-        sleeper.argv.push(dirs.dir.join("said").display().to_string());
+        sleeper.argv.extend([dirs.dir.display().to_string(), read(&root.join("power"))]);
         sleeper.readiness = Readiness::Notify;
         sleeper.power_ms = 60_000;
     }
@@ -408,6 +409,18 @@ fn processes_that_want_sigpwr_end_before_the_others() {
     assert!(child.try_wait().unwrap().is_some_and(|status| status.success()));
     assert_eq!(read(&bench.file("dir/said")), "goodbye", "it had longer than others have after SIGTERM");
     assert!(bench.living().is_empty() && !dirs.run.exists());
+}
+
+fn a_power_down_ends_with_the_supervisor() {
+    let bench = Bench::new("powerless");
+    fs::write(bench.file("power"), "for ever").unwrap();
+    let (child, dirs) = start_supervisor(&bench);
+    child.kill(Signal::SIGINT).unwrap();
+    until("SIGPWR", || bench.file("dir/told").exists());
+    assert!(!bench.living().is_empty());
+    child.kill(Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    until("the end of the lab", || bench.living().is_empty() && !dirs.run.exists());
 }
 
 fn ports_of_the_real_host_are_relayed() {

@@ -34,7 +34,7 @@ pub fn run(name: &str, args: &[String]) -> ExitCode {
             fs::File::options().create(true).append(true).open(&args[0]).unwrap().write_all(b".").unwrap();
             std::thread::sleep(Duration::from_millis(10));
         },
-        "power" => power(&args[0]),
+        "power" => power(std::path::Path::new(&args[0]), &args[1]),
         "look" => look(&args[0], &args[1], &args[2]),
         "kill" => kill(&args[0], &args[1]),
         "relay" => relay(args),
@@ -44,13 +44,14 @@ pub fn run(name: &str, args: &[String]) -> ExitCode {
 }
 
 /// Says goodbye on SIGPWR, after longer than an init waits for processes that got SIGTERM.
-fn power(out: &str) {
+fn power(dir: &std::path::Path, how_long: &str) {
     let signals = linux_sys::signal::Signals::catch(&[linux_sys::signal::Signal::SIGPWR]).unwrap();
     lab::notify::ready("waiting").unwrap();
     let mut fds = [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&signals), nix::poll::PollFlags::POLLIN)];
     nix::poll::poll(&mut fds, nix::poll::PollTimeout::NONE).unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
-    fs::write(out, "goodbye").unwrap();
+    fs::write(dir.join("told"), "").unwrap();
+    std::thread::sleep(Duration::from_millis(if how_long.is_empty() { 1500 } else { 1_000_000 }));
+    fs::write(dir.join("said"), "goodbye").unwrap();
 }
 
 fn serve(listener: &TcpListener, text: &str) {
