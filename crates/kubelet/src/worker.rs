@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use cluster::EventType;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use thiserror_ext::AsReport as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -32,7 +32,7 @@ use crate::agent::ends::End;
 use crate::agent::{Agent, key, uid};
 use crate::claims::Claims;
 use crate::pod::explain::{Explanation, Warnings, explain};
-use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, State, on};
+use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, Reason, State, on};
 use crate::probes::counts::Probed;
 use crate::probes::{self, News, Prober};
 use crate::volumes::{Places, PodDirs};
@@ -143,10 +143,13 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     worker.agent.probes.release(&worker.uid);
 }
 
-/// A static pod as an earlier run of the agent left it, where its mirror says so.
+/// A static pod as an earlier run of the agent left it, where its mirror says so. One that ended with its machine runs again with it: nobody
+/// makes another one in its place.
 fn with_mirrored_status(agent: &Agent, pod: Arc<Pod>) -> Arc<Pod> {
     let mirror = agent.pods.get(key(&pod)).filter(|mirror| kube_rules::static_pod::mirrored(mirror) == pod.metadata.uid.as_deref());
-    match mirror.and_then(|mirror| mirror.status.clone()) {
+    let ended_with_machine =
+        |status: &PodStatus| status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some(Reason::Terminated.to_string().as_str());
+    match mirror.and_then(|mirror| mirror.status.clone()).filter(|status| !ended_with_machine(status)) {
         Some(status) => Arc::new(Pod { status: Some(status), ..(*pod).clone() }),
         None => pod,
     }

@@ -19,7 +19,7 @@ async fn world() -> World {
 }
 
 /// Announces a shutdown; completes when the machine may go down.
-fn announce(world: &World, name: &'static str) -> oneshot::Receiver<()> {
+pub fn announce(world: &World, name: &'static str) -> oneshot::Receiver<()> {
     let (hold, released) = oneshot::channel::<()>();
     world.machine.as_ref().unwrap().send(Announcement::Begins { name, hold: Box::new(hold) }).unwrap_or_else(|_| panic!("no agent"));
     released

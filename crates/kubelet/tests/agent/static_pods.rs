@@ -181,3 +181,21 @@ async fn a_web_server_gives_static_pods() {
     *answer.lock().unwrap() = (200, json!({"apiVersion": "v1", "kind": "PodList", "items": []}).to_string());
     world.eventually("the mirror gone", async || mirror(&world).await.is_null() && running(&world).is_empty()).await;
 }
+
+#[tokio::test]
+async fn a_static_pod_that_ended_with_its_machine_runs_again_with_it() {
+    let mut world = world().await;
+    world.shutdown = kubelet::ShutdownPeriod::of(Duration::from_secs(20), Duration::from_secs(10));
+    write(&world, "web.json", &manifest("serve:1"));
+    world.start_agent();
+    until_shown(&world, "serve:1").await;
+    let released = crate::shutdown::announce(&world, "shutdown");
+    assert!(test_lab::in_time("the machine is let go", released).await.is_err());
+    assert_eq!(running(&world), [""; 0]);
+    world.eventually("a mirror that says so", async || mirror(&world).await["status"]["reason"] == "Terminated").await;
+    world.stop_agent().await;
+    world.reboot();
+    world.start_agent();
+    until_shown(&world, "serve:1").await;
+    assert_eq!(running(&world), ["serve:1"]);
+}
