@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cluster::{Change, EventRecorder, Informer, Key, Selection};
+use cluster::{Change, EventRecorder, EventType, Informer, Key, Selection};
 use cri::labels::POD_UID;
 use cri::v1;
 use host::{FileKind, HostRoot, PodPath};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Api;
 use thiserror_ext::AsReport;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -215,6 +215,13 @@ impl Agent {
     /// The pod of a name as the node has it: a static pod, or that of the API.
     pub(crate) fn pod(&self, key: &Key) -> Option<Arc<Pod>> {
         self.statics.get(key).or_else(|| self.pods.get(key).filter(|pod| mirrored(pod).is_none()))
+    }
+
+    /// Writes an event about the Node, which upstream names by its name.
+    pub(crate) fn node_event(&self, type_: EventType, reason: &str, message: String) {
+        let node = Some(self.side.node_name.clone());
+        let about = ObjectReference { kind: Some("Node".into()), name: node.clone(), uid: node, ..ObjectReference::default() };
+        self.recorder.event(&about, type_, reason, None, message);
     }
 
     /// All pods that the node has: those of the API, and static ones in place of their mirrors.

@@ -8,7 +8,7 @@ use cri::labels::{CONTAINER_NAME, POD_UID};
 use cri::v1;
 use host::{Available, HostError, HostRoot, Load, PodPath, Space};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 
@@ -105,9 +105,7 @@ impl Manager {
     }
 
     fn event(&self, reason: &str, message: String) {
-        let node = Some(self.agent.side.node_name.clone());
-        let about = ObjectReference { kind: Some("Node".into()), name: node.clone(), uid: node, ..ObjectReference::default() };
-        self.agent.recorder.event(&about, EventType::Warning, reason, None, message);
+        self.agent.node_event(EventType::Warning, reason, message);
     }
 
     /// What containers take, as the runtime measures it.

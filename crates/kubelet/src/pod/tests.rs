@@ -18,6 +18,7 @@ struct World {
     network_ready: bool,
     gone: bool,
     now: i64,
+    dead_kept: Option<usize>,
 }
 
 fn failure(reason: WaitingReason, message: &str, retry: Retry) -> Failure {
@@ -38,6 +39,7 @@ impl World {
             network_ready: true,
             gone: false,
             now: 100,
+            dead_kept: Some(1),
         }
     }
 
@@ -110,7 +112,7 @@ impl World {
                 network_ready: self.network_ready,
                 host_ips: vec!["10.240.0.11".into()],
                 runtime: "sim".into(),
-                dead_kept: Some(1),
+                dead_kept: self.dead_kept,
                 resizes: true,
             },
         })
@@ -532,4 +534,18 @@ fn an_evicted_pod_ends_within_its_grace_and_fails() {
     w.observed.containers[0].state = State::Exited;
     let w = w.old_status(json!({"phase": "Succeeded"}));
     assert_eq!((w.phase().as_str(), w.step().status.reason), ("Succeeded", None), "it had ended before");
+}
+
+#[test]
+fn older_dead_attempts_go_at_once_unless_others_decide() {
+    let mut w = World::new(json!({})).sandbox(true);
+    for restarts in 0..4 {
+        w = w.container("c", State::Exited, restarts, 1);
+    }
+    w = w.container("c", State::Running, 4, 0);
+    assert_eq!(w.plan(), ["remove container c2", "remove container c1", "remove container c0"]);
+    w.dead_kept = Some(3);
+    assert_eq!(w.plan(), ["remove container c0"]);
+    w.dead_kept = None;
+    assert_eq!(w.plan(), [""; 0], "the collector of dead containers has another rule");
 }

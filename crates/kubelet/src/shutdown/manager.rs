@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::EventType;
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
@@ -99,9 +99,7 @@ impl Manager {
     }
 
     fn event(&self, message: String) {
-        let node = Some(self.agent.side.node_name.clone());
-        let about = ObjectReference { kind: Some("Node".into()), name: node.clone(), uid: node, ..ObjectReference::default() };
-        self.agent.recorder.event(&about, EventType::Normal, "NodeShutdown", None, message);
+        self.agent.node_event(EventType::Normal, "NodeShutdown", message);
     }
 
     fn note(&self, times: &Times) {
