@@ -4,22 +4,13 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use tonic::transport::Channel;
-use tonic::{Response, Status};
-use tower::service_fn;
 
+use crate::grpc::{Stream, channel, within};
 use crate::registration::registration_client::RegistrationClient;
 use crate::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use crate::v1::node_client::NodeClient;
 use crate::{Capabilities, Error, v1};
-
-/// An open connection to a driver.
-#[cfg(unix)]
-pub type Stream = tokio::net::UnixStream;
-/// An open connection to a driver. Windows' unix sockets are sockets as those of TCP are.
-#[cfg(windows)]
-pub type Stream = tokio::net::TcpStream;
 
 /// How long a call about a volume may take (upstream: `csiTimeout`).
 const CALL: Duration = Duration::from_secs(120);
@@ -141,25 +132,4 @@ impl Registrar {
         let status = RegistrationStatus { plugin_registered: refusal.is_none(), error: refusal.unwrap_or_default() };
         within("NotifyRegistrationStatus", REGISTRATION, self.client.clone().notify_registration_status(status)).await.map(drop)
     }
-}
-
-async fn within<T>(call: &'static str, limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Error> {
-    match tokio::time::timeout(limit, answer).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(Error::of(&status)),
-        Err(_) => Err(Error::Late { call, within: limit }),
-    }
-}
-
-fn channel<C, F>(connect: C) -> Channel
-where
-    C: Fn() -> F + Clone + Send + 'static,
-    F: Future<Output = io::Result<Stream>> + Send + 'static,
-{
-    // The URI is never resolved; drivers see its host as the authority, and upstream's says localhost.
-    let builder = tonic::transport::Endpoint::from_static("http://localhost").connect_timeout(Duration::from_secs(10));
-    builder.connect_with_connector_lazy(service_fn(move |_| {
-        let connection = connect();
-        async move { connection.await.map(TokioIo::new) }
-    }))
 }

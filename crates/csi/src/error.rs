@@ -1,29 +1,30 @@
-//! Why a call to a driver failed.
+//! Why a call to a plug-in failed.
 
 use std::time::Duration;
 
 use tonic::{Code, Status};
 
-/// Bytes of a driver's message that are passed on.
+/// Bytes of a plug-in's message that are passed on.
 const MAX_MESSAGE: usize = 4096;
 
 /// A failed call. Its text is that of upstream's node agent.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The driver, or the connection to it, answered with an error.
+    /// The plug-in, or the connection to it, answered with an error.
     #[error("rpc error: code = {} desc = {message}", name(*.code))]
     Answered {
         code: Code,
-        /// The driver's own words, cut at 4 KiB.
+        /// The plug-in's own words, cut at 4 KiB.
         message: String,
     },
     /// No answer came in time.
-    #[error("rpc error: code = DeadlineExceeded desc = {call} did not answer within {}s; look at the driver's logs", within.as_secs())]
+    #[error("rpc error: code = DeadlineExceeded desc = {call} did not answer within {}s; look at its logs", within.as_secs())]
     Late { call: &'static str, within: Duration },
 }
 
 impl Error {
-    pub(crate) fn of(status: &Status) -> Self {
+    /// Of a plug-in's answer.
+    pub fn of(status: &Status) -> Self {
         let mut message = status.message().to_owned();
         if message.len() > MAX_MESSAGE {
             let end = (0..=MAX_MESSAGE).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);

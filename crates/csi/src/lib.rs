@@ -7,6 +7,7 @@ mod capability;
 mod client;
 mod data;
 mod error;
+pub mod grpc;
 
 /// Messages of the Container Storage Interface 1.x.
 #[allow(unused_qualifications, clippy::all, clippy::too_many_lines)]
@@ -21,6 +22,7 @@ pub mod registration {
 }
 
 pub use capability::{Access, Capabilities, access_mode, volume_capability};
-pub use client::{Driver, Registrar, Stream};
+pub use client::{Driver, Registrar};
 pub use data::{DataError, FILE as DATA_FILE, MAX_FILE as MAX_DATA_FILE, VolumeData};
 pub use error::Error;
+pub use grpc::Stream;

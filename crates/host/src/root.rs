@@ -97,6 +97,40 @@ pub type Socket = std::os::unix::net::UnixStream;
 #[cfg(windows)]
 pub type Socket = std::net::TcpStream;
 
+/// A unix socket at which others connect.
+#[derive(Debug)]
+pub struct SocketListener {
+    #[cfg(unix)]
+    inner: std::os::unix::net::UnixListener,
+    /// std's listener takes no address of this family.
+    #[cfg(windows)]
+    inner: socket2::Socket,
+}
+
+impl SocketListener {
+    /// The next connection, for an asynchronous reactor (it does not block). Blocks until there is one.
+    ///
+    /// # Errors
+    /// What the system says: one connection is lost, others may follow.
+    pub fn accept(&self) -> io::Result<Socket> {
+        let (socket, _) = self.inner.accept()?;
+        socket.set_nonblocking(true)?;
+        #[cfg(windows)]
+        let socket = socket.into();
+        Ok(socket)
+    }
+
+    /// For a reactor; connections do not block.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    #[cfg(unix)]
+    pub fn into_std(self) -> io::Result<std::os::unix::net::UnixListener> {
+        self.inner.set_nonblocking(true)?;
+        Ok(self.inner)
+    }
+}
+
 /// To whom files of a volume are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOwner {
@@ -290,6 +324,15 @@ impl HostRoot {
     /// Connects to a unix socket. Blocks as long as its backlog is full.
     pub fn connect(&self, path: &PodPath) -> Result<Socket, HostError> {
         self.root(path)?.connect(path.components()).map_err(error("connect to", path))
+    }
+
+    /// Listens at a unix socket of its own: one that is left there is replaced, anything else refused.
+    pub fn listen(&self, path: &PodPath) -> Result<SocketListener, HostError> {
+        if self.kind(path)? == Some(FileKind::Socket) {
+            self.remove_tree(path)?;
+        }
+        let inner = self.root(path)?.listen(path.components()).map_err(error("listen at", path))?;
+        Ok(SocketListener { inner })
     }
 
     /// Whether something is mounted at `path` (never on Windows: a link there stands for a mount).

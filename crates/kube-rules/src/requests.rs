@@ -93,6 +93,20 @@ fn raise(total: &mut Amounts, least: &Amounts) {
     }
 }
 
+/// Whether a resource is one that a node may have beside Kubernetes' own: a name with a domain, and not Kubernetes' (upstream
+/// `IsExtendedResourceName`).
+pub fn is_extended_resource(name: &str) -> bool {
+    let Some((domain, rest)) = name.split_once('/') else { return false };
+    if name.contains("kubernetes.io/") || name.starts_with("requests.") {
+        return false;
+    }
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let ends = |text: &str| text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.ends_with(|c: char| c.is_ascii_alphanumeric());
+    let label = |label: &str| label.len() <= 63 && ends(label) && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    // Quotas name it with `requests.` before it, which counts to the domain.
+    domain.len() + "requests.".len() <= 253 && domain.split('.').all(label) && rest.len() <= 63 && ends(rest) && rest.chars().all(inner)
+}
+
 /// A resource of which a node has too little left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortage {
@@ -132,6 +146,19 @@ mod tests {
             container["restartPolicy"] = "Always".into();
         }
         container
+    }
+
+    #[test]
+    fn extended_resources_have_a_domain_of_their_own() {
+        for name in ["nvidia.com/gpu", "example.com/A_b.c-1", "a/b"] {
+            assert!(is_extended_resource(name), "{name}");
+        }
+        let long = format!("{}.com/x", "a".repeat(64));
+        let names =
+            ["", "gpu", "kubernetes.io/gpu", "x.kubernetes.io/gpu", "requests.example.com/a", "a.com/", "/a", "a.com/b/c", "A.com/b", "a.com/-b"];
+        for name in names.into_iter().chain([long.as_str(), "a..com/b"]) {
+            assert!(!is_extended_resource(name), "{name}");
+        }
     }
 
     fn requests(spec: Value) -> Amounts {

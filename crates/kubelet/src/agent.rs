@@ -22,6 +22,7 @@ use crate::bundles::Bundles;
 use crate::config::{Config, NetworkGate, Polls};
 use crate::counts::Counts as NodeCounts;
 use crate::cri_config::NodeSide;
+use crate::devices::Devices;
 use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
@@ -63,6 +64,7 @@ pub(crate) struct Agent {
     pub tokens: Arc<TokenCache>,
     pub volumes: Volumes,
     pub csi: Arc<Csi>,
+    pub devices: Arc<Devices>,
     /// What a pod's network waits for before a program of it runs.
     pub network_gate: Option<NetworkGate>,
     /// How often probes succeeded and failed.
@@ -164,6 +166,13 @@ impl Workers {
     pub(crate) fn tell_sources(&self) {
         for worker in self.lock().values() {
             let _ = worker.notes.send(Note::Sources);
+        }
+    }
+
+    /// Says that the health of devices of some pods changed.
+    pub(crate) fn tell_devices(&self, pods: &BTreeSet<String>) {
+        for uid in pods {
+            self.tell(uid, Note::Devices);
         }
     }
 
@@ -353,7 +362,10 @@ impl Agent {
     /// list of pods, and removes logs of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
         let logs = self.log_directories();
+        // Before the pods, so that none that comes meanwhile loses its devices.
+        let with_devices = self.devices.pods();
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
+        with_devices.difference(&known).for_each(|gone| self.devices.release(gone));
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         for sandbox in sandboxes {
             let Some(owner) = sandbox.labels.get(POD_UID) else {

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, Se
 use kube_rules::{container_path, expand};
 
 use crate::config::{Capacity, Resolver};
+use crate::devices::Options;
 use crate::pod::resources;
 use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
@@ -77,6 +78,8 @@ pub(crate) struct ContainerSide<'a> {
     pub env: Vec<(String, String)>,
     pub mounts: Vec<v1::Mount>,
     pub devices: Vec<v1::Device>,
+    /// What device plug-ins give it; what the pod says comes after it.
+    pub given: Options,
     /// The container whose processes this one sees (Linux).
     pub target: Option<String>,
 }
@@ -261,7 +264,10 @@ fn notes(pod: &Pod, c: &Container, restarts: u32) -> HashMap<String, String> {
 }
 
 pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: ContainerSide<'_>) -> Result<v1::ContainerConfig, SecurityError> {
-    let lookup = |name: &str| side.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+    let Options { envs, mut mounts, mut devices, annotations: given_notes, cdi_devices } = side.given;
+    mounts.extend(side.mounts);
+    devices.extend(side.devices);
+    let lookup = |name: &str| side.env.iter().chain(&envs).find(|(n, _)| n == name).map(|(_, v)| v.clone());
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> { list.iter().flatten().map(|s| expand(s, lookup)).collect() };
     let mut labels = pod_labels(pod);
     labels.insert(CONTAINER_NAME.to_owned(), c.name.clone());
@@ -284,18 +290,19 @@ pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: Contain
         command: expanded(&c.command),
         args: expanded(&c.args),
         working_dir: if working_dir.is_empty() { working_dir } else { in_form(node.os, &working_dir) },
-        envs: side.env.iter().map(|(k, v)| v1::KeyValue { key: k.clone(), value: v.clone() }).collect(),
-        mounts: side.mounts,
-        devices: side.devices,
+        envs: envs.iter().chain(&side.env).map(|(k, v)| v1::KeyValue { key: k.clone(), value: v.clone() }).collect(),
+        mounts,
+        devices,
         labels,
-        annotations: notes(pod, c, side.restarts),
+        // The agent's own annotations count more than those of plug-ins.
+        annotations: given_notes.into_iter().chain(notes(pod, c, side.restarts)).collect(),
+        cdi_devices,
         log_path: format!("{}/{}.log", c.name, side.restarts),
         stdin: c.stdin == Some(true),
         stdin_once: c.stdin_once == Some(true),
         tty: c.tty == Some(true),
         linux,
         windows,
-        ..Default::default()
     })
 }
 
@@ -449,7 +456,7 @@ mod tests {
 
     fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, SecurityError> {
         let env = vec![("V".to_owned(), "1".to_owned())];
-        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], devices: vec![], target: None };
+        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], devices: vec![], given: Options::default(), target: None };
         container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)
     }
 

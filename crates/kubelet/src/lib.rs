@@ -14,6 +14,7 @@ mod claims;
 mod config;
 mod counts;
 mod cri_config;
+mod devices;
 mod env;
 mod error;
 mod eviction;
@@ -34,6 +35,7 @@ mod runtime;
 mod server;
 mod services;
 mod shutdown;
+mod sockets;
 mod sources;
 mod statics;
 mod stats;
@@ -50,5 +52,10 @@ pub use run::{RunError, run};
 pub use shutdown::logind;
 pub use shutdown::{Announcement, Shutdown, ShutdownPeriod};
 pub use tls::TlsError;
+/// Reads a checkpoint of devices, for fuzzing.
+#[doc(hidden)]
+pub fn check_device_checkpoint(bytes: &[u8]) {
+    devices::check(bytes);
+}
 #[doc(hidden)]
 pub use volumes::flexvolume::check_answer as check_flexvolume_answer;

@@ -14,13 +14,14 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReferenc
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube_rules::{Amounts, Quantity, is_status_ready};
+use kube_rules::{Amounts, Quantity, is_status_ready, requests};
 use serde_json::{Value, json};
 use thiserror_ext::AsReport;
 use tokio::sync::watch;
 
 use crate::config::{Capacity, Config};
 use crate::cri_config::NodeSide;
+use crate::devices::{Count, Devices};
 use crate::eviction::{Eviction, Pressure, Signal};
 use crate::health::RuntimeHealth;
 use crate::images::Images;
@@ -220,6 +221,26 @@ fn allocatable(capacity: &Amounts, reserved: &Amounts, eviction: &Eviction) -> A
     capacity.iter().map(of).collect()
 }
 
+/// Adds the devices of plug-ins; those whose plug-in is gone for good are shown as none (upstream nodestatus/setters.go `MachineInfo`).
+fn add_devices(status: &mut Value, counts: &BTreeMap<String, Count>) {
+    for (name, count) in counts {
+        status["capacity"][name] = count.capacity.to_string().into();
+        status["allocatable"][name] = count.allocatable.to_string().into();
+    }
+}
+
+/// Shows none of the extended resources that an existing Node has: its machine is another one, until plug-ins say more (upstream
+/// `reconcileExtendedResource`).
+fn clear_devices(status: &mut Value, old: &NodeStatus) {
+    for name in old.capacity.iter().flatten().map(|(name, _)| name).filter(|name| requests::is_extended_resource(name)) {
+        for list in ["capacity", "allocatable"] {
+            if status[list].get(name).is_none() {
+                status[list][name] = "0".into();
+            }
+        }
+    }
+}
+
 fn seconds(t: Timestamp) -> Time {
     Time(Timestamp::from_second(t.as_second()).unwrap_or(t))
 }
@@ -311,6 +332,8 @@ pub(crate) struct NodeKeeper {
     pub goes_down: watch::Receiver<bool>,
     /// Volumes that must not be detached.
     pub in_use: watch::Receiver<BTreeSet<String>>,
+    pub devices: Arc<Devices>,
+    pub device_changes: watch::Receiver<()>,
 }
 
 impl NodeKeeper {
@@ -346,6 +369,7 @@ impl NodeKeeper {
         } else if old.volumes_in_use.as_ref().is_some_and(|all| !all.is_empty()) {
             status["volumesInUse"] = Value::Null;
         }
+        add_devices(&mut status, &self.devices.counts());
         status
     }
 
@@ -388,7 +412,10 @@ impl NodeKeeper {
         }
         self.reassert(&existing).await?;
         let old = existing.status.clone().unwrap_or_default();
-        let status = self.compute(&old).await;
+        let mut status = self.compute(&old).await;
+        if self.devices.is_first() {
+            clear_devices(&mut status, &old);
+        }
         self.patch_status(&status).await
     }
 
@@ -456,6 +483,7 @@ impl NodeKeeper {
                 Ok(()) = self.pressures.changed() => {}
                 Ok(()) = self.in_use.changed() => {}
                 Ok(()) = self.goes_down.changed() => {}
+                Ok(()) = self.device_changes.changed() => {}
                 () = self.lists.fewer_than(missing) => {}
                 () = tokio::time::sleep(self.poll) => {}
             }

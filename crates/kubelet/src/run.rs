@@ -19,6 +19,7 @@ use crate::agent::{Agent, PodChange, Workers, watch_pods};
 use crate::bundles::Bundles;
 use crate::config::Config;
 use crate::cri_config::NodeSide;
+use crate::devices::{self, Devices};
 use crate::eviction::Pressure;
 use crate::eviction::manager::Manager;
 use crate::go_time::go_duration;
@@ -96,6 +97,9 @@ struct Ground {
     goes_down: watch::Sender<bool>,
     tokens: Arc<TokenCache>,
     csi: Arc<Csi>,
+    devices: Arc<Devices>,
+    /// Pods with a device whose health changed.
+    affected: mpsc::UnboundedReceiver<BTreeSet<String>>,
     flex: Arc<Flex>,
     /// The volumes that the Node's status says are in use.
     in_use: watch::Receiver<BTreeSet<String>>,
@@ -161,7 +165,10 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let node = Informer::start(Api::all(config.client.clone()), this_node, slim);
     let tokens = Arc::new(TokenCache::new(config.client.clone()));
     let (sender, in_use) = watch::channel(BTreeSet::new());
+    let (devices, affected) = Devices::load(config.root.clone(), &dir).map_err(host::HostError::from)?;
+    let devices = Arc::new(devices);
     let csi = Arc::new(Csi::new(csi::Parts {
+        device_plugins: devices.clone(),
         root: config.root.clone(),
         dir: dir.clone(),
         client: config.client.clone(),
@@ -177,6 +184,8 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         node,
         tokens,
         csi,
+        devices,
+        affected,
         flex: Arc::new(Flex::new(config.root.clone(), config.client.clone(), config.root.parse(&config.volume_plugin_dir)?)),
         in_use,
         lists: FirstLists { pods, services },
@@ -207,6 +216,8 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         pressures: ground.pressures.subscribe(),
         goes_down: ground.goes_down.subscribe(),
         in_use: ground.in_use.clone(),
+        devices: ground.devices.clone(),
+        device_changes: ground.devices.changes(),
     };
     let (client, name) = (config.client.clone(), config.node_name.clone());
     tasks.spawn(forever(async move {
@@ -246,6 +257,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         tokens: ground.tokens,
         volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone(), ground.flex]),
         csi: ground.csi,
+        devices: ground.devices,
         network_gate: config.network_gate.clone(),
         probes: Arc::default(),
         starts: crate::stats::Started::default(),
@@ -291,6 +303,18 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
     tasks.spawn(forever(agent.clone().follow_runtime()));
+    if config.device_plugins {
+        tasks.spawn(devices::serve(agent.devices.clone()));
+        tasks.spawn(devices::pod_resources::serve(agent.clone()));
+    }
+    let (mut affected, told) = (ground.affected, agent.workers.clone());
+    tasks.spawn(forever(async move {
+        while let Some(pods) = affected.recv().await {
+            told.tell_devices(&pods);
+        }
+        // The devices live as long as the agent.
+        std::future::pending().await
+    }));
     let waiting = agent.workers.clone();
     tasks.spawn(forever(csi::keep(agent.csi.clone(), move || waiting.tell_sources())));
     follow_statics(config, &agent, tasks);

@@ -55,6 +55,8 @@ pub(crate) enum Note {
     Done(Event),
     /// A result of a container probe.
     Probe(String, News),
+    /// The health of the pod's devices changed.
+    Devices,
     /// Somebody asks why the pod is not Ready.
     Explain(oneshot::Sender<Explanation>),
     /// The outcome of work on the pod's volumes.
@@ -218,7 +220,9 @@ impl Worker {
         self.probers.retain(|id, _| known.contains_key(id));
         let Some(status) = &out.status else { return };
         if !self.state.memory.cleaned && !self.state.gone {
-            self.agent.statuses.report(&self.uid, key(&self.state.pod), self.is_static, status);
+            let mut status = status.clone();
+            self.agent.devices.add_health(&self.uid, &mut status);
+            self.agent.statuses.report(&self.uid, key(&self.state.pod), self.is_static, &status);
         }
         if self.is_static {
             self.agent.statics.note(&self.uid, status);
@@ -273,6 +277,7 @@ impl Worker {
             Note::Wake => Event::RuntimeChanged,
             Note::Node => Event::Node(node_info(&self.agent)),
             Note::Sources => Event::SourcesChanged,
+            Note::Devices => Event::Tick,
             Note::Pod(pod) => Event::Pod(pod),
             Note::Gone => Event::Gone,
             Note::Mounted(mounted) => {

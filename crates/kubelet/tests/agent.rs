@@ -5,6 +5,8 @@ mod adoption;
 mod common;
 #[path = "agent/csi.rs"]
 mod csi;
+#[path = "agent/devices.rs"]
+mod devices;
 #[path = "agent/eviction.rs"]
 mod eviction;
 #[path = "agent/explain.rs"]

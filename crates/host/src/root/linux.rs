@@ -163,6 +163,12 @@ impl Root {
         Ok(socket)
     }
 
+    /// Through the open directory: the socket's own path may be longer than its address may be.
+    pub(super) fn listen(&self, path: &[String]) -> io::Result<std::os::unix::net::UnixListener> {
+        let (dir, name) = self.parent(path)?;
+        std::os::unix::net::UnixListener::bind(fd_path(&dir).join(name))
+    }
+
     pub(super) fn is_mount(&self, path: &[String]) -> io::Result<bool> {
         let real = self.resolve(path)?.path;
         Ok(linux_sys::mount::mounts_below(&real)?.contains(&real))

@@ -164,6 +164,16 @@ impl Root {
         Ok(socket.into())
     }
 
+    /// As [`Self::connect`].
+    pub(super) fn listen(&self, path: &[String]) -> io::Result<socket2::Socket> {
+        let _held = self.hold(&path[..path.len().saturating_sub(1)])?;
+        let address = socket2::SockAddr::unix(self.text(path))?;
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        socket.bind(&address)?;
+        socket.listen(128)?;
+        Ok(socket)
+    }
+
     pub(super) fn is_mount(&self, path: &[String]) -> io::Result<bool> {
         self.object(path, THERE).map(|_| false)
     }

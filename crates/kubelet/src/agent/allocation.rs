@@ -25,6 +25,7 @@ impl Agent {
 
     /// The pod holds nothing any more: others may get what they wait for.
     pub(crate) fn release(&self, uid: &str) {
+        self.devices.release(uid);
         if self.admitted().remove(uid).is_some() {
             self.grant_deferred();
         }

@@ -67,7 +67,14 @@ pub(crate) fn shortages<'a>(pod: &Pod, allocatable: &Amounts, others: impl Itera
     let count = others.clone().count() as i64;
     let capacity = allocatable.get("pods").map_or(110, |q| q.value());
     let places = (count + 1 > capacity).then(|| Shortage { name: "pods".into(), requested: 1, used: count, allocatable: capacity });
-    let requests = |pod: &Pod| pod.spec.as_ref().map(|spec| requests::counts(&pod_requests(spec))).unwrap_or_default();
+    // Extended resources that the node does not have are not its to count: they are those of the cluster (upstream
+    // `removeMissingExtendedResources`).
+    let counted = |name: &String| allocatable.contains_key(name) || !requests::is_extended_resource(name);
+    let requests = |pod: &Pod| {
+        let mut all = pod.spec.as_ref().map(|spec| requests::counts(&pod_requests(spec))).unwrap_or_default();
+        all.retain(|name, _| counted(name));
+        all
+    };
     let mut used = Resources::new();
     for (name, amount) in others.flat_map(requests) {
         let sum = used.entry(name).or_default();

@@ -30,6 +30,7 @@ use super::VolumeError;
 use super::devices::Devices;
 use super::plugin::{Left, Plugin, Request};
 use crate::claims::{Claimed, Source};
+use crate::devices;
 use crate::error::ApiError;
 use crate::tokens::{TokenCache, TokenError};
 use attach::AttachError;
@@ -126,6 +127,8 @@ pub(crate) struct Csi {
     devices: Devices,
     /// One thing at a time is done with a volume.
     locks: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    /// They register in the same directory.
+    device_plugins: Arc<devices::Devices>,
 }
 
 /// A volume that is mounted for a pod.
@@ -151,12 +154,13 @@ pub(crate) struct Parts {
     pub node_name: String,
     pub tokens: Arc<TokenCache>,
     pub in_use: watch::Sender<BTreeSet<String>>,
+    pub device_plugins: Arc<devices::Devices>,
 }
 
 impl Csi {
     /// Volumes of drivers; those that an earlier agent left are in use from the start.
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { root, dir, client, api, node, node_name, tokens, in_use } = parts;
+        let Parts { root, dir, client, api, node, node_name, tokens, in_use, device_plugins } = parts;
         let objects = Objects::new(client.clone(), api);
         let csi = Csi {
             devices: Devices::new(root.clone()),
@@ -172,6 +176,7 @@ impl Csi {
             fresh: Mutex::default(),
             mounted: Mutex::default(),
             locks: Mutex::default(),
+            device_plugins,
         };
         csi.in_use.send_replace(csi.used().unwrap_or_default());
         csi

@@ -35,15 +35,19 @@ impl Worker {
         let handler = self.handler().await.unwrap_or_default();
         let side = &self.agent.side;
         let isolated = side.isolates(&pod) || (side.os.is_windows() && handler.contains("hypervisor"));
+        // Before the lock: plug-ins take their time.
+        if self.is_new()
+            && self.refused_under_pressure(&pod).is_none()
+            && let Err(refusal) = self.agent.devices.admit(&pod).await
+        {
+            return Err(self.refuse(refusal));
+        }
         let mut preempted = BTreeSet::new();
         // Each round ends pods that were there at the last one.
         loop {
             match self.decide(&pod, isolated, &preempted) {
                 Verdict::Taken => return Ok(()),
-                Verdict::Refused(refusal) => {
-                    self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
-                    return Err(refusal);
-                }
+                Verdict::Refused(refusal) => return Err(self.refuse(refusal)),
                 Verdict::Preempts(victims, resource) => {
                     self.preempt(&victims, &resource).await;
                     preempted.extend(victims.into_iter().map(|victim| victim.uid));
@@ -52,22 +56,44 @@ impl Worker {
         }
     }
 
+    fn has_ended(&self) -> bool {
+        let phase = self.state.pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    /// Whether nothing of the pod has run on the node, and something is to.
+    fn is_new(&self) -> bool {
+        let status = self.state.pod.status.as_ref();
+        let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
+        !ran && !self.has_ended() && !self.state.is_ending()
+    }
+
+    fn refused_under_pressure(&self, pod: &Pod) -> Option<Refusal> {
+        eviction::admit(pod, self.is_static, &self.agent.pressures.borrow()).filter(|_| self.is_new())
+    }
+
+    /// What was set aside for the pod is free again.
+    fn refuse(&self, refusal: Refusal) -> Refusal {
+        self.agent.devices.release(&self.uid);
+        self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
+        refusal
+    }
+
     /// `preempted` are pods that end for this one.
     fn decide(&self, pod: &Arc<Pod>, isolated: bool, preempted: &BTreeSet<String>) -> Verdict {
         let agent = &self.agent;
-        let status = pod.status.as_ref();
-        let ran = status.and_then(|s| s.container_statuses.as_ref()).is_some_and(|l| !l.is_empty());
-        let is_new = !ran && !self.state.is_ending();
-        if let Some(refusal) = eviction::admit(pod, self.is_static, &agent.pressures.borrow()).filter(|_| is_new) {
+        if self.has_ended() {
+            return Verdict::Taken;
+        }
+        if let Some(refusal) = self.refused_under_pressure(pod) {
             return Verdict::Refused(refusal);
         }
         let mut admitted = agent.admitted();
-        if matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")) {
-            return Verdict::Taken;
-        }
-        if is_new {
+        if self.is_new() {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
-            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &agent.allocatable, isolated, is_static: self.is_static };
+            let mut allocatable = agent.allocatable.clone();
+            agent.devices.add_allocatable(&mut allocatable);
+            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &allocatable, isolated, is_static: self.is_static };
             let others = admitted.iter().filter(|(uid, _)| !preempted.contains(*uid));
             let pods = others.clone().map(|(_, other)| &**other);
             if !eviction::is_critical(pod, self.is_static) {

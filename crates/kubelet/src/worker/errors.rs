@@ -5,6 +5,7 @@ use host::{HostError, PathError};
 use crate::bundles::BundleError;
 use crate::claims::ClaimError;
 use crate::cri_config::{NameTooLong, SecurityError};
+use crate::devices::DeviceError;
 use crate::env::EnvError;
 use crate::error::{ApiError, RuntimeError};
 use crate::pod::WaitingReason;
@@ -77,6 +78,8 @@ pub(super) enum StartError {
     InspectImage(RuntimeError),
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
     #[error("the pod's network policies are not in effect after {0:?}; trying again: the node's log says why")]
     Policies(std::time::Duration),
     #[error(transparent)]
@@ -89,7 +92,7 @@ impl StartError {
     pub(super) fn reason(&self) -> WaitingReason {
         match self {
             StartError::InspectImage(_) => WaitingReason::ImageInspectError,
-            StartError::Config(_) => WaitingReason::CreateContainerConfigError,
+            StartError::Config(_) | StartError::Devices(_) => WaitingReason::CreateContainerConfigError,
             StartError::Policies(_) | StartError::Create(_) => WaitingReason::CreateContainerError,
             StartError::Start(_) => WaitingReason::RunContainerError,
         }

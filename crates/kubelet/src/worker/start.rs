@@ -13,6 +13,7 @@ use thiserror_ext::AsReport as _;
 use super::errors::{ConfigError, HookError, StartError};
 use super::{Note, Worker, hosts, image};
 use crate::cri_config::{self, ContainerSide, ImageUse};
+use crate::devices;
 use crate::env::{self, Input};
 use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
 use crate::probes::{self, ProbeError};
@@ -69,12 +70,13 @@ impl Worker {
         let usage = self.agent.images.usage(&image, &start.image).await;
         let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;
         let images = self.volume_images(c).await?;
+        let given = self.agent.devices.prepare(&self.state.pod, c).await?;
         let environment = self.environment(c).await?;
         if !environment.skipped.is_empty() {
             let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
             self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config, holds) = self.configs(c, &start, &usage, environment.vars, &images)?;
+        let (config, sandbox_config, holds) = self.configs(c, &start, &usage, (given, environment.vars), &images)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
         let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
@@ -113,7 +115,7 @@ impl Worker {
         c: &Container,
         start: &Start,
         image: &ImageUse,
-        env: Vec<(String, String)>,
+        (given, env): (devices::Options, Vec<(String, String)>),
         images: &BTreeMap<String, v1::ImageSpec>,
     ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig, Vec<Hold>), ConfigError> {
         let restarts = start.restarts;
@@ -121,7 +123,7 @@ impl Worker {
         let logs = self.dirs.logs.join(&c.name)?;
         self.agent.root.create_dir_all(&logs, 0o755)?;
         let devices = self.devices(c)?;
-        let side = ContainerSide { image, restarts, env, mounts, devices, target: self.debugged(&c.name)? };
+        let side = ContainerSide { image, restarts, env, mounts, devices, given, target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;
         let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs)?;
         Ok((config, sandbox, holds))

@@ -1,5 +1,6 @@
 //! A node agent against a real API server and a runtime in memory, as a simulated Windows node.
 
+pub mod device_plugin;
 pub mod link;
 pub mod runtime;
 
@@ -163,6 +164,7 @@ impl World {
             static_pods: self.static_pods.clone(),
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),
             taints: vec![],
+            device_plugins: true,
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),

@@ -403,6 +403,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, ..kubelet::Polls::default() },
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
+        device_plugins: true,
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
         resolver: resolver(config)?,

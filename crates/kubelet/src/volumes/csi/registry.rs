@@ -15,6 +15,8 @@ use tokio::task::JoinSet;
 
 use super::Csi;
 use super::node_info::NodeInfoError;
+use crate::devices::{self, Devices};
+use crate::sockets;
 
 /// How often the directory is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -25,6 +27,8 @@ const MAX_SOCKETS: usize = 256;
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// The type of plug-ins that are drivers.
 const DRIVER: &str = "CSIPlugin";
+/// The type of device plug-ins.
+const DEVICES: &str = "DevicePlugin";
 
 /// A driver that is known.
 pub(super) struct Registered {
@@ -51,6 +55,8 @@ enum RegisterError {
     Call(#[from] csi::Error),
     #[error(transparent)]
     Node(#[from] NodeInfoError),
+    #[error(transparent)]
+    Devices(#[from] devices::RegisterError),
 }
 
 /// When a socket was made: another one of the same name has another stamp.
@@ -58,9 +64,9 @@ type Stamp = (SystemTime, u64);
 
 enum State {
     Asking,
-    /// It is a driver.
+    /// It is registered.
     Known,
-    /// It is no driver, or a failed one; when to ask again.
+    /// It is no plug-in that we know, or a failed one; when to ask again.
     Failed {
         again: Instant,
         backoff: Backoff,
@@ -70,8 +76,16 @@ enum State {
 struct Socket {
     stamp: Stamp,
     state: State,
-    /// The driver that it brought.
-    name: Option<String>,
+    /// What it brought.
+    plugin: Option<Brought>,
+}
+
+/// A plug-in by its name.
+#[derive(Clone, Debug, PartialEq)]
+enum Brought {
+    Driver(String),
+    /// A device plug-in, by its resource.
+    Devices(String),
 }
 
 /// What is to be done about the sockets, in order.
@@ -112,17 +126,17 @@ pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
         for step in plan(&known, &there, Instant::now()) {
             match step {
                 Step::Forget(path) => {
-                    if let Some(name) = known.remove(&path).and_then(|socket| socket.name) {
-                        csi.deregister(&name, &path).await;
+                    if let Some(plugin) = known.remove(&path).and_then(|socket| socket.plugin) {
+                        csi.deregister(&plugin, &path).await;
                     }
                 }
                 Step::Ask(path) => {
                     let stamp = there[&path];
-                    let (backoff, name) = match known.remove(&path) {
-                        Some(Socket { state: State::Failed { backoff, .. }, name, .. }) => (backoff, name),
-                        before => (Backoff::new(WAITS.0, WAITS.1), before.and_then(|socket| socket.name)),
+                    let (backoff, plugin) = match known.remove(&path) {
+                        Some(Socket { state: State::Failed { backoff, .. }, plugin, .. }) => (backoff, plugin),
+                        before => (Backoff::new(WAITS.0, WAITS.1), before.and_then(|socket| socket.plugin)),
                     };
-                    known.insert(path.clone(), Socket { stamp, state: State::Asking, name });
+                    known.insert(path.clone(), Socket { stamp, state: State::Asking, plugin });
                     let csi = csi.clone();
                     asking.spawn(async move {
                         let answer = csi.register(&path).await;
@@ -134,8 +148,8 @@ pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
         tokio::select! {
             Some(done) = asking.join_next() => {
                 let (path, answer, backoff) = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                if let Ok(name) = &answer
-                    && let Some(former) = known.get(&path).and_then(|socket| socket.name.clone()).filter(|former| former != name)
+                if let Ok(plugin) = &answer
+                    && let Some(former) = known.get(&path).and_then(|socket| socket.plugin.clone()).filter(|former| former != plugin)
                 {
                     csi.deregister(&former, &path).await;
                 }
@@ -149,13 +163,15 @@ pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
 }
 
 /// Notes what became of a socket that was asked. Returns whether a driver came.
-fn settle(known: &mut BTreeMap<PodPath, Socket>, path: PodPath, answer: Result<String, RegisterError>, mut backoff: Backoff) -> bool {
+fn settle(known: &mut BTreeMap<PodPath, Socket>, path: PodPath, answer: Result<Brought, RegisterError>, mut backoff: Backoff) -> bool {
     let Some(socket) = known.get_mut(&path) else { return false };
     match answer {
-        Ok(name) => {
-            tracing::info!(driver = name, socket = %path, "a CSI driver registered");
+        Ok(plugin) => {
+            if let Brought::Driver(name) = &plugin {
+                tracing::info!(driver = name, socket = %path, "a CSI driver registered");
+            }
             socket.state = State::Known;
-            socket.name = Some(name);
+            socket.plugin = Some(plugin);
             true
         }
         Err(error) => {
@@ -216,38 +232,35 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Csi {
-    /// How to reach a socket of the node.
-    fn connector(
-        &self,
-        path: &PodPath,
-    ) -> impl Fn() -> futures::future::BoxFuture<'static, std::io::Result<csi::Stream>> + Clone + Send + 'static + use<> {
-        let (root, path) = (self.root.clone(), path.clone());
-        move || {
-            let (root, path) = (root.clone(), path.clone());
-            Box::pin(async move {
-                let connected = tokio::task::spawn_blocking(move || root.connect(&path)).await;
-                let socket = connected.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                csi::Stream::from_std(socket.map_err(|error| std::io::Error::other(error.to_report_string()))?)
-            })
-        }
-    }
-
-    /// Asks a socket what it is, and takes its driver in. Returns the driver's name.
-    async fn register(&self, socket: &PodPath) -> Result<String, RegisterError> {
-        let registrar = csi::Registrar::new(self.connector(socket));
+    /// Asks a socket what it is, and takes its plug-in in.
+    async fn register(&self, socket: &PodPath) -> Result<Brought, RegisterError> {
+        let registrar = csi::Registrar::new(sockets::connector(&self.root, socket));
         let info = registrar.info().await?;
         let taken = self.take(&info, socket).await;
         let refusal = taken.as_ref().err().map(|error| error.to_report_string());
         if let Err(error) = registrar.notify(refusal).await {
             tracing::warn!(socket = %socket, %error, "telling a plug-in what became of its registration failed");
         }
-        taken.map(|()| info.name)
+        taken
     }
 
-    async fn take(&self, info: &PluginInfo, socket: &PodPath) -> Result<(), RegisterError> {
-        if info.r#type != DRIVER {
-            return Err(RegisterError::Kind { kind: info.r#type.clone(), socket: socket.clone() });
+    async fn take(&self, info: &PluginInfo, socket: &PodPath) -> Result<Brought, RegisterError> {
+        let endpoint = match info.endpoint.strip_prefix("unix://").unwrap_or(&info.endpoint) {
+            "" => socket.clone(),
+            path => self.root.parse(path).map_err(|source| RegisterError::Endpoint { endpoint: path.to_owned(), source })?,
+        };
+        match info.r#type.as_str() {
+            DRIVER => self.take_driver(info, socket, &endpoint).await.map(|()| Brought::Driver(info.name.clone())),
+            DEVICES => {
+                Devices::validate(&info.name, &info.supported_versions)?;
+                self.device_plugins.connect(&info.name, endpoint).await?;
+                Ok(Brought::Devices(info.name.clone()))
+            }
+            kind => Err(RegisterError::Kind { kind: kind.to_owned(), socket: socket.clone() }),
         }
+    }
+
+    async fn take_driver(&self, info: &PluginInfo, socket: &PodPath, endpoint: &PodPath) -> Result<(), RegisterError> {
         let name = &info.name;
         if !is_name(name) {
             return Err(RegisterError::Name(name.chars().take(63).collect()));
@@ -255,11 +268,7 @@ impl Csi {
         let found = version(&info.supported_versions);
         let versions = || info.supported_versions.iter().take(8).cloned().collect();
         let version = found.ok_or_else(|| RegisterError::Version { name: name.clone(), versions: versions() })?;
-        let endpoint = match info.endpoint.strip_prefix("unix://").unwrap_or(&info.endpoint) {
-            "" => socket.clone(),
-            path => self.root.parse(path).map_err(|source| RegisterError::Endpoint { endpoint: path.to_owned(), source })?,
-        };
-        let driver = csi::Driver::new(self.connector(&endpoint));
+        let driver = csi::Driver::new(sockets::connector(&self.root, endpoint));
         if let Some(other) = self.registered().get(name).filter(|other| other.socket != *socket && other.version >= version) {
             return Err(RegisterError::Twice { name: name.clone(), socket: other.socket.clone() });
         }
@@ -269,7 +278,11 @@ impl Csi {
         Ok(())
     }
 
-    async fn deregister(&self, name: &str, socket: &PodPath) {
+    async fn deregister(&self, plugin: &Brought, socket: &PodPath) {
+        let name = match plugin {
+            Brought::Devices(resource) => return self.device_plugins.disconnect(resource),
+            Brought::Driver(name) => name,
+        };
         {
             let mut registered = self.registered();
             // Another socket may have taken the name over.
@@ -309,7 +322,7 @@ mod tests {
             ("busy", State::Asking),
             ("busy-gone", State::Asking),
         ];
-        let known = states.into_iter().map(|(name, state)| (path(name), Socket { stamp: at(1), state, name: None })).collect();
+        let known = states.into_iter().map(|(name, state)| (path(name), Socket { stamp: at(1), state, plugin: None })).collect();
         let there = ["same", "other", "late", "due", "busy", "new"].map(|name| (path(name), at(if name == "other" { 2 } else { 1 })));
         let steps = plan(&known, &there.into(), now);
         let ask = |name| Step::Ask(path(name));
