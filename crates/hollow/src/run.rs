@@ -105,6 +105,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         static_pods: kubelet::StaticPods::default(),
         volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".to_owned(),
         device_plugins: false,
+        ids_per_pod: 65536,
         cluster_dns: vec![config.cluster_dns],
         cluster_domain: config.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![config.cluster_dns.to_string()], ..kubelet::Resolver::default() },

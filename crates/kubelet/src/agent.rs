@@ -34,6 +34,7 @@ use crate::statics::Statics;
 use crate::stats::Started;
 use crate::statuses::Statuses;
 use crate::tokens::TokenCache;
+use crate::users::Users;
 use crate::volumes::csi::Csi;
 use crate::volumes::{PodDirs, Volumes};
 use crate::worker::{self, Note, Work};
@@ -65,6 +66,7 @@ pub(crate) struct Agent {
     pub volumes: Volumes,
     pub csi: Arc<Csi>,
     pub devices: Arc<Devices>,
+    pub users: Users,
     /// What a pod's network waits for before a program of it runs.
     pub network_gate: Option<NetworkGate>,
     /// How often probes succeeded and failed.
@@ -274,6 +276,7 @@ impl Agent {
             drop(workers);
             self.forget_deferred(uid);
             self.release(uid);
+            self.users.release(uid);
             self.statuses.forget(uid);
             self.statics.ended(uid);
             self.forget_end(uid);
@@ -399,6 +402,8 @@ impl Agent {
             if let Err(error) = self.volumes.remove_all(&dirs).await {
                 tracing::warn!(pod = name, error = %error.as_report(), "removing the directory of a gone pod failed; trying again");
                 again.push(name);
+            } else {
+                self.users.release(&name);
             }
         }
         again

@@ -231,6 +231,8 @@ pub struct Config {
     pub static_pods: StaticPods,
     /// Where flexvolume drivers are, in the node's form (`volumePluginDir`).
     pub volume_plugin_dir: String,
+    /// Ids that a pod with users of its own has (`userNamespaces.idsPerPod`).
+    pub ids_per_pod: u32,
     /// Device plug-ins register at a socket of the agent's, and programs of the node ask at another which pod has which device.
     pub device_plugins: bool,
     /// Cluster DNS servers.

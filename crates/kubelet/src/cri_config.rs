@@ -82,6 +82,8 @@ pub(crate) struct ContainerSide<'a> {
     pub given: Options,
     /// The container whose processes this one sees (Linux).
     pub target: Option<String>,
+    /// Whose users it has; None on Windows.
+    pub users: Option<v1::UserNamespace>,
 }
 
 fn text(o: &Option<String>) -> String {
@@ -133,7 +135,13 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
 
 /// # Errors
 /// When the pod's name is too long.
-pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) -> Result<v1::PodSandboxConfig, NameTooLong> {
+pub(crate) fn sandbox(
+    node: &NodeSide,
+    pod: &Pod,
+    attempt: u32,
+    logs: &PodPath,
+    users: Option<v1::UserNamespace>,
+) -> Result<v1::PodSandboxConfig, NameTooLong> {
     let m = &pod.metadata;
     let spec = pod.spec.clone().unwrap_or_default();
     let mut labels: HashMap<String, String> = m.labels.clone().unwrap_or_default().into_iter().collect();
@@ -165,12 +173,12 @@ pub(crate) fn sandbox(node: &NodeSide, pod: &Pod, attempt: u32, logs: &PodPath) 
             .filter(|(key, _)| node.hyper_v_container || *key != HYPER_V)
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect(),
-        linux: Some(linux_sandbox(node.os, pod)),
+        linux: Some(linux_sandbox(node.os, pod, users)),
         windows: node.os.is_windows().then(|| windows_sandbox(pod)),
     })
 }
 
-fn namespaces(pod: &Pod) -> v1::NamespaceOption {
+fn namespaces(pod: &Pod, users_options: Option<v1::UserNamespace>) -> v1::NamespaceOption {
     let spec = pod.spec.clone().unwrap_or_default();
     let mode = |on_host: Option<bool>, otherwise| {
         if on_host == Some(true) { v1::NamespaceMode::Node as i32 } else { otherwise as i32 }
@@ -181,14 +189,15 @@ fn namespaces(pod: &Pod) -> v1::NamespaceOption {
         network: mode(spec.host_network, v1::NamespaceMode::Pod),
         pid: mode(spec.host_pid, pid),
         ipc: mode(spec.host_ipc, v1::NamespaceMode::Pod),
+        userns_options: users_options,
         ..Default::default()
     }
 }
 
-fn linux_sandbox(os: NodeOs, pod: &Pod) -> v1::LinuxPodSandboxConfig {
+fn linux_sandbox(os: NodeOs, pod: &Pod, users: Option<v1::UserNamespace>) -> v1::LinuxPodSandboxConfig {
     let context = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let mut security = v1::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, users)),
         seccomp: Some(v1::SecurityProfile { profile_type: v1::security_profile::ProfileType::RuntimeDefault as i32, ..Default::default() }),
         ..Default::default()
     };
@@ -275,6 +284,15 @@ pub(crate) fn container(node: &NodeSide, pod: &Pod, c: &Container, side: Contain
         (None, Some(windows_container(node, pod, c, side.image)?))
     } else {
         let mut linux = linux_container(node, pod, c, side.image)?;
+        // Files of mounts belong to the pod's users, not to the node's.
+        for mount in &mut mounts {
+            let ids = |ids: fn(&v1::UserNamespace) -> &Vec<v1::IdMapping>| side.users.as_ref().map(|users| ids(users).clone()).unwrap_or_default();
+            mount.uid_mappings = ids(|users| &users.uids);
+            mount.gid_mappings = ids(|users| &users.gids);
+        }
+        if let Some(options) = linux.security_context.as_mut().and_then(|security| security.namespace_options.as_mut()) {
+            options.userns_options = side.users;
+        }
         if let (Some(target), Some(security)) = (&side.target, &mut linux.security_context)
             && let Some(options) = &mut security.namespace_options
         {
@@ -369,7 +387,7 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
                 ..Default::default()
             }),
             privileged,
-            namespace_options: Some(namespaces(pod)),
+            namespace_options: Some(namespaces(pod, None)),
             run_as_user: effective.map(|value| v1::Int64Value { value }),
             run_as_username: if effective.is_none() { image.username.clone() } else { String::new() },
             run_as_group: s.run_as_group.or(p.run_as_group).map(|value| v1::Int64Value { value }),
@@ -456,7 +474,8 @@ mod tests {
 
     fn config(os: NodeOs, pod: &Pod, image: ImageUse) -> Result<v1::ContainerConfig, SecurityError> {
         let env = vec![("V".to_owned(), "1".to_owned())];
-        let side = ContainerSide { image: &image, restarts: 2, env, mounts: vec![], devices: vec![], given: Options::default(), target: None };
+        let side =
+            ContainerSide { image: &image, restarts: 2, env, mounts: vec![], devices: vec![], given: Options::default(), users: None, target: None };
         container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)
     }
 
@@ -490,7 +509,7 @@ mod tests {
         let logs = PodPath::parse(WIN, "/var/log/pods/ns_p_u").unwrap();
         let p = pod(json!({"securityContext": {"windowsOptions": {"runAsUserName": "ContainerUser"}},
             "containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}));
-        let s = sandbox(&node(WIN), &p, 1, &logs).unwrap();
+        let s = sandbox(&node(WIN), &p, 1, &logs, None).unwrap();
         assert_eq!(s.log_directory, r"C:\var\log\pods\ns_p_u");
         assert_eq!(s.hostname, "p");
         assert_eq!((s.port_mappings[0].container_port, s.port_mappings[0].host_port), (80, 8080));
@@ -508,7 +527,7 @@ mod tests {
             (json!({"containers": [c("a", false), c("b", true)]}), true),
             (json!({"initContainers": [c("i", true)], "containers": [c("a", false)]}), true),
         ] {
-            let config = sandbox(&node(NodeOs::Linux), &pod(spec.clone()), 0, &logs).unwrap();
+            let config = sandbox(&node(NodeOs::Linux), &pod(spec.clone()), 0, &logs, None).unwrap();
             assert_eq!(config.linux.unwrap().security_context.unwrap().privileged, want, "{spec}");
         }
     }
@@ -546,6 +565,32 @@ mod tests {
         assert!(!windows("CONTAINERADMINISTRATOR", ""));
         assert!(!windows("", "ContainerAdministrator"));
         assert!(windows("ContainerUser", "ContainerAdministrator"));
+    }
+
+    /// What upstream's kubelet 1.36 sends for such a pod (`NamespacesForPod`, `applyPlatformSpecificContainerConfig`).
+    #[test]
+    fn users_of_a_pod_are_those_of_its_sandbox_its_containers_and_their_mounts() {
+        let ids = vec![v1::IdMapping { host_id: 65536, container_id: 0, length: 65536 }];
+        let users = v1::UserNamespace { mode: v1::NamespaceMode::Pod as i32, uids: ids.clone(), gids: ids.clone() };
+        let p = pod(json!({"hostUsers": false, "containers": [{"name": "c", "image": "img"}]}));
+        let logs = PodPath::parse(NodeOs::Linux, "/var/log/pods/ns_p_u").unwrap();
+        let options =
+            sandbox(&node(NodeOs::Linux), &p, 0, &logs, Some(users.clone())).unwrap().linux.unwrap().security_context.unwrap().namespace_options;
+        let wanted = v1::NamespaceOption {
+            network: v1::NamespaceMode::Pod as i32,
+            pid: v1::NamespaceMode::Container as i32,
+            ipc: v1::NamespaceMode::Pod as i32,
+            target_id: String::new(),
+            userns_options: Some(users.clone()),
+        };
+        assert_eq!(options.as_ref(), Some(&wanted));
+        let given = Options { mounts: vec![v1::Mount::default()], ..Options::default() };
+        let image = ImageUse::default();
+        let mounts = vec![v1::Mount::default()];
+        let side = ContainerSide { image: &image, restarts: 0, env: vec![], mounts, devices: vec![], given, target: None, users: Some(users) };
+        let config = container(&node(NodeOs::Linux), &p, &p.spec.as_ref().unwrap().containers[0], side).unwrap();
+        assert_eq!(config.linux.unwrap().security_context.unwrap().namespace_options, Some(wanted));
+        assert!(config.mounts.len() == 2 && config.mounts.iter().all(|mount| mount.uid_mappings == ids && mount.gid_mappings == ids));
     }
 
     #[test]

@@ -12,6 +12,15 @@ use tokio::time::Instant;
 use crate::config::Polls;
 use crate::go_time::go_duration;
 
+/// A way in which the runtime runs pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Handler {
+    /// Empty for the usual one.
+    pub name: String,
+    /// It gives pods users of their own.
+    pub user_namespaces: bool,
+}
+
 /// What CRI Version and Status say.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RuntimeHealth {
@@ -27,7 +36,7 @@ pub(crate) struct RuntimeHealth {
     pub host_network: Option<Health>,
     /// Why not, in the words of the Ready condition.
     pub messages: Vec<String>,
-    pub handlers: Vec<String>,
+    pub handlers: Vec<Handler>,
 }
 
 /// While something is not ready the answer is what everything waits for, so it is asked often at
@@ -72,6 +81,12 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, health: &Health) -> st
         family.encode_family(&[("state", state)])?.encode_gauge(&u64::from(is))?;
     }
     Ok(())
+}
+
+impl Handler {
+    fn of(handler: v1::RuntimeHandler) -> Self {
+        Handler { name: handler.name, user_namespaces: handler.features.is_some_and(|features| features.user_namespaces) }
+    }
 }
 
 impl RuntimeHealth {
@@ -212,6 +227,6 @@ async fn look(client: &cri::Client) -> RuntimeHealth {
         connects: false,
         host_network: None,
         messages,
-        handlers: status.runtime_handlers.into_iter().map(|h| h.name).collect(),
+        handlers: status.runtime_handlers.into_iter().map(Handler::of).collect(),
     }
 }

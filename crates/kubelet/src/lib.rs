@@ -42,6 +42,7 @@ mod stats;
 mod statuses;
 mod tls;
 mod tokens;
+mod users;
 mod volumes;
 mod worker;
 
@@ -52,6 +53,11 @@ pub use run::{RunError, run};
 pub use shutdown::logind;
 pub use shutdown::{Announcement, Shutdown, ShutdownPeriod};
 pub use tls::TlsError;
+/// Reads the file of a pod's user namespace, for fuzzing.
+#[doc(hidden)]
+pub fn check_user_namespace(bytes: &[u8]) {
+    users::check(bytes);
+}
 /// Reads a checkpoint of devices, for fuzzing.
 #[doc(hidden)]
 pub fn check_device_checkpoint(bytes: &[u8]) {

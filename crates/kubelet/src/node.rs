@@ -133,7 +133,7 @@ impl NodeFacts {
                 "osImage": self.facts.os_image,
                 "systemUUID": self.facts.system_uuid,
             },
-            "runtimeHandlers": health.handlers.iter().map(|h| json!({"name": h})).collect::<Vec<_>>(),
+            "runtimeHandlers": health.handlers.iter().map(|h| json!({"name": h.name, "features": {"userNamespaces": h.user_namespaces}})).collect::<Vec<_>>(),
         })
     }
 

@@ -36,6 +36,7 @@ use crate::statics::{self, Statics};
 use crate::statuses::Statuses;
 use crate::tls::{self, TlsError};
 use crate::tokens::TokenCache;
+use crate::users::Users;
 use crate::volumes::Volumes;
 use crate::volumes::csi::{self, Csi};
 use crate::volumes::flexvolume::Flex;
@@ -100,6 +101,7 @@ struct Ground {
     devices: Arc<Devices>,
     /// Pods with a device whose health changed.
     affected: mpsc::UnboundedReceiver<BTreeSet<String>>,
+    users: Users,
     flex: Arc<Flex>,
     /// The volumes that the Node's status says are in use.
     in_use: watch::Receiver<BTreeSet<String>>,
@@ -131,8 +133,8 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
 fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let cri = config.cri.clone();
     let dir = config.root.parse(&config.root_dir)?;
-    let pods = dir.join("pods").map_err(host::HostError::from)?;
-    config.root.create_dir_all(&pods, 0o750)?;
+    let pods_dir = dir.join("pods").map_err(host::HostError::from)?;
+    config.root.create_dir_all(&pods_dir, 0o750)?;
     config.root.create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
     let storage = match config.capacity.ephemeral_storage_bytes {
         0 => config.root.space(&dir)?.capacity,
@@ -186,6 +188,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         csi,
         devices,
         affected,
+        users: Users::load(config.root.clone(), pods_dir, config.ids_per_pod, config.capacity.pods),
         flex: Arc::new(Flex::new(config.root.clone(), config.client.clone(), config.root.parse(&config.volume_plugin_dir)?)),
         in_use,
         lists: FirstLists { pods, services },
@@ -258,6 +261,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         volumes: Volumes::new(config.root.clone(), vec![ground.csi.clone(), ground.flex]),
         csi: ground.csi,
         devices: ground.devices,
+        users: ground.users,
         network_gate: config.network_gate.clone(),
         probes: Arc::default(),
         starts: crate::stats::Started::default(),

@@ -27,6 +27,8 @@ mod secrets;
 mod shutdown;
 #[path = "agent/static_pods.rs"]
 mod static_pods;
+#[path = "agent/users.rs"]
+mod users;
 
 use std::time::{Duration, Instant};
 

@@ -116,7 +116,61 @@ pub struct KubeletConfiguration {
     pub register_with_taints: Vec<Taint>,
     /// The resolver of pods with `dnsPolicy: Default`: a file of the form of resolv.conf, empty for none. Without a value it is the machine's.
     pub resolv_conf: Option<String>,
+    /// Pods with users of their own.
+    pub user_namespaces: UserNamespaces,
     pub logging: Logging,
+}
+
+/// `userNamespaces`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UserNamespaces {
+    /// Ids that each such pod has.
+    pub ids_per_pod: IdsPerPod,
+}
+
+/// `userNamespaces.idsPerPod`: a multiple of 65536.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct IdsPerPod(pub u32);
+
+/// A number of ids that no pod can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdsPerPodError {
+    #[error("it must not be less than {}", IdsPerPod::UNIT)]
+    Few,
+    #[error("it must be a multiple of {}", IdsPerPod::UNIT)]
+    Multiple,
+    #[error("it must not be more than {}", u32::MAX)]
+    Many,
+}
+
+impl IdsPerPod {
+    const UNIT: u32 = 65536;
+}
+
+impl Default for IdsPerPod {
+    fn default() -> Self {
+        Self(Self::UNIT)
+    }
+}
+
+impl From<IdsPerPod> for i64 {
+    fn from(ids: IdsPerPod) -> Self {
+        ids.0.into()
+    }
+}
+
+impl TryFrom<i64> for IdsPerPod {
+    type Error = IdsPerPodError;
+
+    fn try_from(ids: i64) -> Result<Self, IdsPerPodError> {
+        match ids {
+            few if few < Self::UNIT.into() => Err(IdsPerPodError::Few),
+            odd if odd % i64::from(Self::UNIT) != 0 => Err(IdsPerPodError::Multiple),
+            _ => u32::try_from(ids).map(Self).map_err(|_| IdsPerPodError::Many),
+        }
+    }
 }
 
 /// `authentication`.
@@ -180,6 +234,7 @@ impl Default for KubeletConfiguration {
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),
             register_with_taints: Vec::new(),
             resolv_conf: None,
+            user_namespaces: UserNamespaces::default(),
             logging: Logging::default(),
         }
     }

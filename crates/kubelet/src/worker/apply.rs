@@ -18,6 +18,7 @@ use crate::env::Facts;
 use crate::error::RuntimeError;
 use crate::pod::{Action, Event, Kill, Outcome, Why};
 use crate::probes;
+use crate::users::UsersError;
 
 const MINIMUM_STOP: Duration = Duration::from_secs(2);
 
@@ -105,6 +106,12 @@ impl Worker {
         }
     }
 
+    /// Whose users the pod has, by the runtime handler that runs it.
+    pub(super) fn users(&self, handler: &str) -> Result<Option<v1::UserNamespace>, UsersError> {
+        let handlers = self.agent.health.borrow().handlers.clone();
+        self.agent.users.of(&self.state.pod, handler, &handlers)
+    }
+
     async fn create_sandbox(&mut self, attempt: u32) -> Outcome {
         if attempt > 0 {
             self.event(None, EventType::Normal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
@@ -112,7 +119,7 @@ impl Worker {
         let made = async {
             let runtime_handler = self.handler().await?;
             self.agent.root.create_dir_all(&self.dirs.logs, 0o755)?;
-            let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs)?;
+            let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs, self.users(&runtime_handler)?)?;
             let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
             self.agent.cri.run_pod_sandbox(request).await.map_err(|error| SandboxError::Run(error.into()))
         };
@@ -146,7 +153,7 @@ impl Worker {
     fn ensure_image(&mut self, container: String) -> Option<Event> {
         let spec = self.state.spec_of(&container)?;
         // A pod whose name makes no sandbox has none to pull for.
-        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, 0, &self.dirs.logs).ok()?;
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, 0, &self.dirs.logs, None).ok()?;
         let (site, tell) = (self.site(), self.tell.clone());
         tokio::spawn(async move {
             let result = image::ensure(&site, &spec, sandbox).await;

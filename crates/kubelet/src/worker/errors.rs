@@ -12,6 +12,7 @@ use crate::pod::WaitingReason;
 use crate::probes::ProbeError;
 use crate::sources::SourceError;
 use crate::tokens::TokenError;
+use crate::users::UsersError;
 use crate::volumes::{SetUpError, SubPathError};
 
 /// The volumes of a pod could not be mounted.
@@ -55,6 +56,8 @@ pub(super) enum SandboxError {
     #[error("Failed to create pod sandbox")]
     Name(#[from] NameTooLong),
     #[error("Failed to create pod sandbox")]
+    Users(#[from] UsersError),
+    #[error("Failed to create pod sandbox")]
     LogDirectory(#[from] HostError),
     #[error("Failed to create pod sandbox")]
     Run(#[source] RuntimeError),
@@ -65,7 +68,9 @@ pub(super) enum SandboxError {
 impl SandboxError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            SandboxError::Class(_) | SandboxError::Name(_) | SandboxError::LogDirectory(_) | SandboxError::Run(_) => "FailedCreatePodSandBox",
+            SandboxError::Class(_) | SandboxError::Name(_) | SandboxError::Users(_) | SandboxError::LogDirectory(_) | SandboxError::Run(_) => {
+                "FailedCreatePodSandBox"
+            }
             SandboxError::Stop(_) => "FailedKillPod",
         }
     }
@@ -130,6 +135,10 @@ pub(super) enum ConfigError {
     TargetNotRunning { container: String },
     #[error(transparent)]
     Security(#[from] SecurityError),
+    #[error(transparent)]
+    Users(#[from] UsersError),
+    #[error(transparent)]
+    Class(#[from] RuntimeClassError),
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]

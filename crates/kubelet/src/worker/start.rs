@@ -18,6 +18,7 @@ use crate::env::{self, Input};
 use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
 use crate::probes::{self, ProbeError};
 use crate::services;
+use crate::users;
 use crate::volumes::{self, MountOf};
 
 /// How long a postStart hook may take.
@@ -42,6 +43,16 @@ fn kind(pod: &Pod, name: &str) -> &'static str {
     } else {
         "container"
     }
+}
+
+/// What a container's request is made of, beside its spec.
+struct Parts {
+    /// By device plug-ins.
+    given: devices::Options,
+    env: Vec<(String, String)>,
+    /// The images of its volumes.
+    images: BTreeMap<String, v1::ImageSpec>,
+    users: Option<v1::UserNamespace>,
 }
 
 impl Worker {
@@ -76,7 +87,11 @@ impl Worker {
             let message = format!("Keys {:?} were skipped since they are considered invalid environment variable names.", environment.skipped);
             self.event(Some(&c.name), EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
-        let (config, sandbox_config, holds) = self.configs(c, &start, &usage, (given, environment.vars), &images)?;
+        // Only a namespace of its own asks what the pod's class is.
+        let handler = if users::wants(&self.state.pod) { self.handler().await.map_err(ConfigError::from)? } else { String::new() };
+        let users = self.users(&handler).map_err(ConfigError::from)?;
+        let parts = Parts { given, env: environment.vars, images, users };
+        let (config, sandbox_config, holds) = self.configs(c, &start, &usage, parts)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
         let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
@@ -115,17 +130,17 @@ impl Worker {
         c: &Container,
         start: &Start,
         image: &ImageUse,
-        (given, env): (devices::Options, Vec<(String, String)>),
-        images: &BTreeMap<String, v1::ImageSpec>,
+        parts: Parts,
     ) -> Result<(v1::ContainerConfig, v1::PodSandboxConfig, Vec<Hold>), ConfigError> {
         let restarts = start.restarts;
-        let (mounts, holds) = self.mounts(c, restarts, &env, images)?;
+        let Parts { given, env, images, users } = parts;
+        let (mounts, holds) = self.mounts(c, restarts, &env, &images)?;
         let logs = self.dirs.logs.join(&c.name)?;
         self.agent.root.create_dir_all(&logs, 0o755)?;
         let devices = self.devices(c)?;
-        let side = ContainerSide { image, restarts, env, mounts, devices, given, target: self.debugged(&c.name)? };
+        let side = ContainerSide { image, restarts, env, mounts, devices, given, users: users.clone(), target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;
-        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs)?;
+        let sandbox = cri_config::sandbox(&self.agent.side, &self.state.pod, start.attempt, &self.dirs.logs, users)?;
         Ok((config, sandbox, holds))
     }
 

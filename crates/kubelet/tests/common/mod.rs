@@ -165,6 +165,7 @@ impl World {
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),
             taints: vec![],
             device_plugins: true,
+            ids_per_pod: 65536,
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),

@@ -233,7 +233,9 @@ cri::serve! { RuntimeService for Runtime {
         let network = self.state.lock().unwrap().network_ready;
         let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", network)];
         let status = Some(v1::RuntimeStatus { conditions });
-        Ok(Response::new(v1::StatusResponse { status, ..Default::default() }))
+        let features = v1::RuntimeHandlerFeatures { user_namespaces: true, ..Default::default() };
+        let runtime_handlers = vec![v1::RuntimeHandler { name: String::new(), features: Some(features) }];
+        Ok(Response::new(v1::StatusResponse { status, runtime_handlers, ..Default::default() }))
     }
 
     async fn run_pod_sandbox(&self, r: Request<v1::RunPodSandboxRequest>) -> Answer<v1::RunPodSandboxResponse> {

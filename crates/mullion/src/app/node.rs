@@ -377,6 +377,9 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         ("", _) | (_, "") => HostFacts::read(),
         (machine, boot) => HostFacts::simulated(node.os, machine, boot),
     };
+    if node.os.is_windows() && kubelet.user_namespaces != Default::default() {
+        bail!("invalid configuration: userNamespaces is not supported on Windows; leave it out");
+    }
     let machine = Machine::read().context("the machine does not say how large it is")?;
     Ok(kubelet::Config {
         client,
@@ -404,6 +407,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         device_plugins: true,
+        ids_per_pod: kubelet.user_namespaces.ids_per_pod.0,
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
         resolver: resolver(config)?,

@@ -112,7 +112,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("tracing.samplingRatePerMillion", "there is no tracing"),
     ("localStorageCapacityIsolation", EVICTION),
     ("imageServiceEndpoint", "images are pulled through containerRuntimeEndpoint"),
-    ("userNamespaces.idsPerPod", RUNTIME),
 ];
 
 /// Values of these members that say what is done anyway.

@@ -140,3 +140,18 @@ fn feature_gates_are_read_as_upstream_reads_them() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn ids_of_user_namespaces_are_checked_as_upstream_checks_them() {
+    let read = |ids: &str| {
+        let text = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nuserNamespaces: {{idsPerPod: {ids}}}\n");
+        read_text::<KubeletConfiguration>(&text).map(|parsed| parsed.config.user_namespaces.ids_per_pod.0).map_err(|error| format!("{error:?}"))
+    };
+    assert_eq!(read("131072"), Ok(131_072));
+    assert_eq!(KubeletConfiguration::default().user_namespaces.ids_per_pod.0, 65536);
+    for (ids, why) in
+        [("1", "must not be less than 65536"), ("65537", "must be a multiple of 65536"), ("4294967296", "must not be more than 4294967295")]
+    {
+        assert!(read(ids).unwrap_err().contains(why), "{ids}: {:?}", read(ids));
+    }
+}

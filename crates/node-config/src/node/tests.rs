@@ -49,13 +49,14 @@ fn no_defaults() -> NodeConfig {
             boot_id: "b".into(),
             without: vec![Part::Kubelet, Part::Proxy],
         },
-        kubelet: agent_without_defaults(),
+        kubelet: kubelet_without_defaults(),
         kube_proxy: proxy_without_defaults(),
     }
 }
 
 /// The agent's part of it.
-fn agent_without_defaults() -> KubeletConfiguration {
+fn kubelet_without_defaults() -> KubeletConfiguration {
+    let gates = BTreeMap::from([("HyperVContainer".to_owned(), true)]);
     let texts = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     KubeletConfiguration {
         tls_cert_file: "/crt".into(),
@@ -70,7 +71,7 @@ fn agent_without_defaults() -> KubeletConfiguration {
         cluster_dns: vec!["10.97.0.10".parse().unwrap()],
         max_pods: 3,
         container_runtime_endpoint: "unix:///cri".into(),
-        feature_gates: BTreeMap::from([("HyperVContainer".to_owned(), true)]),
+        feature_gates: gates,
         pods_per_core: 5,
         system_reserved: texts("cpu", "1"),
         kube_reserved: texts("memory", "1Gi"),
@@ -102,6 +103,7 @@ fn agent_without_defaults() -> KubeletConfiguration {
         node_status_update_frequency: "4s".parse().unwrap(),
         register_with_taints: vec!["a=b:NoExecute".parse().unwrap()],
         resolv_conf: Some("/resolv.conf".into()),
+        user_namespaces: crate::kubelet::UserNamespaces { ids_per_pod: crate::kubelet::IdsPerPod(131_072) },
         logging: Logging { verbosity: 4 },
     }
 }
