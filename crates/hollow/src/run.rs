@@ -106,6 +106,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".to_owned(),
         device_plugins: false,
         ids_per_pod: 65536,
+        system_logs: kubelet::SystemLogs { files: true, queries: false },
         cluster_dns: vec![config.cluster_dns],
         cluster_domain: config.cluster_domain.clone(),
         resolver: kubelet::Resolver { servers: vec![config.cluster_dns.to_string()], ..kubelet::Resolver::default() },

@@ -16,7 +16,7 @@ pub use addresses::{Addresses, AddressesError, HostAddress};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
 pub use machine::{Available, Load, Machine};
-pub use root::{FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, SocketListener, Space, Usage, VolumeFile};
+pub use root::{Beneath, FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, SocketListener, Space, Usage, VolumeFile};
 #[cfg(target_os = "linux")]
 pub use routes::LinuxRoutes;
 #[cfg(windows)]

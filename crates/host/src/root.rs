@@ -131,6 +131,17 @@ impl SocketListener {
     }
 }
 
+/// What is somewhere below a directory, without a link on the way.
+#[derive(Debug)]
+pub enum Beneath {
+    /// An ordinary file.
+    File(File),
+    /// Names and kinds.
+    Directory(Vec<(String, FileKind)>),
+    /// A socket, a device, a pipe.
+    Other,
+}
+
 /// To whom files of a volume are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOwner {
@@ -324,6 +335,12 @@ impl HostRoot {
     /// Connects to a unix socket. Blocks as long as its backlog is full.
     pub fn connect(&self, path: &PodPath) -> Result<Socket, HostError> {
         self.root(path)?.connect(path.components()).map_err(error("connect to", path))
+    }
+
+    /// Opens what is below `dir` at these names, through no link at all: whoever may write there can lead nobody elsewhere.
+    pub fn open_beneath(&self, dir: &PodPath, names: &[String]) -> Result<Beneath, HostError> {
+        let full = names.iter().try_fold(dir.clone(), |path, name| path.join(name))?;
+        self.root(dir)?.open_beneath(dir.components(), names).map_err(error("open", &full))
     }
 
     /// Listens at a unix socket of its own: one that is left there is replaced, anything else refused.

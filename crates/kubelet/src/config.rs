@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::eviction::Eviction;
 use crate::shutdown::Shutdown;
+use crate::node_logs::SystemLogs;
 
 /// Declared size of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +232,8 @@ pub struct Config {
     pub static_pods: StaticPods,
     /// Where flexvolume drivers are, in the node's form (`volumePluginDir`).
     pub volume_plugin_dir: String,
+    /// Which logs of the node the server shows.
+    pub system_logs: SystemLogs,
     /// Ids that a pod with users of its own has (`userNamespaces.idsPerPod`).
     pub ids_per_pod: u32,
     /// Device plug-ins register at a socket of the agent's, and programs of the node ask at another which pod has which device.

@@ -26,6 +26,7 @@ mod images;
 mod log_links;
 mod logs;
 mod node;
+mod node_logs;
 mod pod;
 mod preemption;
 mod probes;
@@ -48,11 +49,17 @@ mod worker;
 
 pub use config::{Capacity, Config, DeadContainers, ImageCollection, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods};
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
+pub use node_logs::SystemLogs;
 pub use run::{RunError, run};
 #[cfg(target_os = "linux")]
 pub use shutdown::logind;
 pub use shutdown::{Announcement, Shutdown, ShutdownPeriod};
 pub use tls::TlsError;
+/// Reads a file of systemd's journal, for fuzzing.
+#[doc(hidden)]
+pub fn check_journal(bytes: &[u8]) {
+    node_logs::journal::check(bytes);
+}
 /// Reads the file of a pod's user namespace, for fuzzing.
 #[doc(hidden)]
 pub fn check_user_namespace(bytes: &[u8]) {

@@ -123,7 +123,7 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     if let Some(server) = server {
         let tls = tls::server(&server.cert_pem, &server.key_pem, server.client_ca_pem.as_deref())?;
         let auth = Auth::new(config.client.clone());
-        let state = Arc::new(Server::new(agent, auth, configz(&config), config.hcn.take()));
+        let state = Arc::new(Server::new(agent, auth, configz(&config), config.system_logs, config.hcn.take()));
         tasks.spawn(server::serve(state, server.listener, tls));
     }
     Ok(())

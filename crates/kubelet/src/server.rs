@@ -27,6 +27,7 @@ use listen::{CancellationToken, Limits, TaskTracker};
 use prometheus_client::registry::Registry;
 
 use crate::agent::Agent;
+use crate::node_logs::SystemLogs;
 pub(crate) use auth::{Auth, User};
 
 /// Answer bodies: whole or streamed.
@@ -43,17 +44,18 @@ pub(crate) struct Server {
     pub agent: Arc<Agent>,
     pub auth: Auth,
     pub configz: serde_json::Value,
+    pub system_logs: SystemLogs,
     pub hcn: Option<hcn::HcnClient>,
     metrics: Registry,
 }
 
 impl Server {
-    pub(crate) fn new(agent: Arc<Agent>, auth: Auth, configz: serde_json::Value, hcn: Option<hcn::HcnClient>) -> Self {
+    pub(crate) fn new(agent: Arc<Agent>, auth: Auth, configz: serde_json::Value, system_logs: SystemLogs, hcn: Option<hcn::HcnClient>) -> Self {
         let mut metrics = crate::stats::registry(&agent);
         if let Some(client) = &hcn {
             metrics.register_collector(Box::new(hcn_calls::Metrics(client.clone())));
         }
-        Self { agent, auth, configz, hcn, metrics }
+        Self { agent, auth, configz, system_logs, hcn, metrics }
     }
 }
 
@@ -130,6 +132,9 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
             Method::GET | Method::POST => streams::serve(server, request).await,
             _ => text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
         };
+    }
+    if let Some(container) = path.strip_prefix("/checkpoint/").filter(|_| request.method() == Method::POST) {
+        return handlers::checkpoint(server, container);
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");

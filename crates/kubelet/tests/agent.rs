@@ -19,6 +19,8 @@ mod image_volumes;
 mod network_gate;
 #[path = "agent/preemption.rs"]
 mod preemption;
+#[path = "agent/node_logs.rs"]
+mod node_logs;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/secrets.rs"]

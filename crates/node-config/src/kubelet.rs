@@ -116,6 +116,10 @@ pub struct KubeletConfiguration {
     pub register_with_taints: Vec<Taint>,
     /// The resolver of pods with `dnsPolicy: Default`: a file of the form of resolv.conf, empty for none. Without a value it is the machine's.
     pub resolv_conf: Option<String>,
+    /// Whether the server shows the node's files of logs.
+    pub enable_system_log_handler: bool,
+    /// Whether it answers queries for the logs of services, too.
+    pub enable_system_log_query: bool,
     /// Pods with users of their own.
     pub user_namespaces: UserNamespaces,
     pub logging: Logging,
@@ -234,6 +238,8 @@ impl Default for KubeletConfiguration {
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),
             register_with_taints: Vec::new(),
             resolv_conf: None,
+            enable_system_log_handler: true,
+            enable_system_log_query: false,
             user_namespaces: UserNamespaces::default(),
             logging: Logging::default(),
         }

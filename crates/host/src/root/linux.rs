@@ -13,7 +13,7 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlink
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, UnlinkatFlags, fchown, symlinkat, unlinkat};
 
-use super::{FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, too_deep};
+use super::{Beneath, FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, too_deep};
 
 mod device;
 mod group;
@@ -120,6 +120,22 @@ impl Root {
 
     pub(super) fn open_read(&self, path: &[String]) -> io::Result<File> {
         Ok(File::from(self.open_in(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?))
+    }
+
+    pub(super) fn open_beneath(&self, dir: &[String], names: &[String]) -> io::Result<Beneath> {
+        let dir = self.open_in(dir, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let text = if names.is_empty() { ".".to_owned() } else { names.join("/") };
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let open = |flags: OFlag| openat2(&dir, text.as_str(), OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve));
+        // To open a pipe or a device may do something: it is looked at first.
+        Ok(match kind_of(fstat(&open(OFlag::O_PATH)?)?.st_mode) {
+            FileKind::Directory => Beneath::Directory(list(open(OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?),
+            FileKind::File => {
+                let file = open(OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
+                if kind_of(fstat(&file)?.st_mode) == FileKind::File { Beneath::File(File::from(file)) } else { Beneath::Other }
+            }
+            _ => Beneath::Other,
+        })
     }
 
     pub(super) fn open_append(&self, path: &[String], mode: u32) -> io::Result<File> {

@@ -239,3 +239,25 @@ fn a_device_is_bound_by_its_handle_and_held_open() {
         assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"no device");
     });
 }
+
+#[test]
+fn nothing_is_opened_through_a_link_beneath_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = HostRoot::linux(dir.path()).unwrap();
+    std::fs::create_dir_all(dir.path().join("log/sub")).unwrap();
+    std::fs::write(dir.path().join("log/sub/a.log"), "a").unwrap();
+    std::fs::write(dir.path().join("secret"), "s").unwrap();
+    std::os::unix::fs::symlink("../secret", dir.path().join("log/link")).unwrap();
+    std::os::unix::fs::symlink("sub", dir.path().join("log/sublink")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("log/socket")).unwrap();
+    let log = root.parse("/log").unwrap();
+    let open = |path: &str| root.open_beneath(&log, &path.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect::<Vec<_>>());
+    assert!(matches!(open("sub/a.log"), Ok(Beneath::File(_))));
+    assert!(matches!(open("socket"), Ok(Beneath::Other)));
+    let Ok(Beneath::Directory(names)) = open("") else { panic!("no directory") };
+    assert_eq!(names.len(), 4);
+    for wrong in ["link", "sublink/a.log", "..", "../secret", "sub/../../secret"] {
+        assert!(open(wrong).is_err(), "{wrong}");
+    }
+    assert!(open("none").unwrap_err().is_not_found());
+}

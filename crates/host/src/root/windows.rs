@@ -14,7 +14,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     FILE_LIST_DIRECTORY, FILE_READ_ATTRIBUTES, FILE_READ_DATA, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_TRAVERSE, WRITE_DAC,
 };
 
-use super::{FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, acl, too_deep};
+use super::{Beneath, FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, acl, too_deep};
 use nt::{Descriptor, Entry, How};
 
 #[path = "windows/nt.rs"]
@@ -162,6 +162,16 @@ impl Root {
         socket.connect(&address)?;
         socket.set_nonblocking(true)?;
         Ok(socket.into())
+    }
+
+    /// Every walk here refuses links.
+    pub(super) fn open_beneath(&self, dir: &[String], names: &[String]) -> io::Result<Beneath> {
+        let path: Vec<String> = dir.iter().chain(names).cloned().collect();
+        Ok(match self.resolve(&path)?.kind {
+            FileKind::Directory => Beneath::Directory(self.read_dir(&path)?),
+            FileKind::File => Beneath::File(self.open_read(&path)?),
+            _ => Beneath::Other,
+        })
     }
 
     /// As [`Self::connect`].

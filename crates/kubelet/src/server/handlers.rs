@@ -24,6 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{Body, Server, explanation, hcn_calls, json as answer_json, metrics, text};
 use crate::error::RuntimeError;
 use crate::logs::{self, Filter, Options};
+use crate::node_logs;
 use crate::pod::State;
 use crate::stats;
 use crate::volumes::PodDirs;
@@ -73,9 +74,33 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
             Some(document) => answer_json(&document),
             None => text(StatusCode::NOT_FOUND, format!("pod {pod:?} of namespace {ns:?} is not on this node\n")),
         },
+        ["logs", ..] => {
+            let below = path.trim_start_matches('/').strip_prefix("logs").unwrap_or_default();
+            node_logs::serve(&server.agent.root, server.system_logs, below.trim_start_matches('/'), query).await
+        }
         ["containerLogs", ns, pod, container] => container_logs(server, ns, pod, container, query).await,
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }
+}
+
+/// Checkpoints of containers are refused: they need CRIU on the node, hold the memory of programs, and fill the disk (CVE-2025-0426).
+pub(super) fn checkpoint(server: &Server, container: &str) -> Response<Body> {
+    let [namespace, name, container] = container.split('/').collect::<Vec<_>>()[..] else {
+        return text(StatusCode::NOT_FOUND, "404 page not found");
+    };
+    let Some(pod) = server.agent.pod(&cluster::Key::new(namespace, name)) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    if !has_container(&pod, container) {
+        return text(StatusCode::NOT_FOUND, format!("container {container} does not exist"));
+    }
+    let why = "this node agent makes no checkpoints, as upstream's without the feature gate ContainerCheckpoint";
+    text(StatusCode::NOT_FOUND, format!("checkpointing of {namespace}/{name}/{container} failed ({why})"))
+}
+
+fn has_container(pod: &Pod, container: &str) -> bool {
+    pod.spec.as_ref().is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container))
+        || crate::pod::ephemeral(pod).iter().any(|c| c.name == container)
 }
 
 /// What a request for statistics asks for.
@@ -121,9 +146,7 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
     let Some(pod) = agent.pod(&cluster::Key::new(ns, name)) else {
         return text(StatusCode::NOT_FOUND, format!("pod {name:?} does not exist\n"));
     };
-    let known = pod.spec.as_ref().is_some_and(|s| crate::pod::containers(s).any(|(_, c)| c.name == container))
-        || crate::pod::ephemeral(&pod).iter().any(|c| c.name == container);
-    if !known {
+    if !has_container(&pod, container) {
         return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
     }
     let (options, previous) = match options(query, Timestamp::now()) {

@@ -55,6 +55,8 @@ pub struct World {
     pub machine: Option<tokio::sync::mpsc::UnboundedSender<kubelet::Announcement>>,
     /// Where the next agent's static pods come from.
     pub static_pods: kubelet::StaticPods,
+    /// Which logs of its node the next agent shows.
+    pub system_logs: kubelet::SystemLogs,
     boot: u32,
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
@@ -97,6 +99,7 @@ impl World {
             shutdown: Vec::new(),
             machine: None,
             static_pods: kubelet::StaticPods::default(),
+            system_logs: kubelet::SystemLogs { files: true, queries: true },
             boot: 0,
             agent: None,
         };
@@ -166,6 +169,7 @@ impl World {
             taints: vec![],
             device_plugins: true,
             ids_per_pod: 65536,
+            system_logs: self.system_logs,
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),
@@ -287,10 +291,15 @@ impl World {
     /// GET on the agent's HTTPS server, with a client certificate of `cn` in `org`, or with a
     /// bearer token: status and body.
     pub async fn get(&self, path: &str, identity: Option<(&str, &str)>, token: Option<&str>) -> (u16, String) {
+        self.send(http::Method::GET, path, identity, token).await
+    }
+
+    /// As [`Self::get`], with another method.
+    pub async fn send(&self, method: http::Method, path: &str, identity: Option<(&str, &str)>, token: Option<&str>) -> (u16, String) {
         let io = hyper_util::rt::TokioIo::new(self.handshake(identity).await);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);
-        let mut request = http::Request::get(path).header("Host", "node");
+        let mut request = http::Request::builder().method(method).uri(path).header("Host", "node");
         if let Some(token) = token {
             request = request.header("Authorization", format!("Bearer {token}"));
         }

@@ -407,6 +407,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         device_plugins: true,
+        system_logs: kubelet::SystemLogs { files: kubelet.enable_system_log_handler, queries: kubelet.enable_system_log_query },
         ids_per_pod: kubelet.user_namespaces.ids_per_pod.0,
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),

@@ -41,8 +41,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("enableContentionProfiling", SERVER),
     ("enableProfilingHandler", SERVER),
     ("enableDebugFlagsHandler", SERVER),
-    ("enableSystemLogHandler", SERVER),
-    ("enableSystemLogQuery", SERVER),
     ("oomScoreAdj", "whoever starts the agent can set it"),
     ("streamingConnectionIdleTimeout", PERIODS),
     ("nodeStatusReportFrequency", PERIODS),

@@ -103,6 +103,8 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         node_status_update_frequency: "4s".parse().unwrap(),
         register_with_taints: vec!["a=b:NoExecute".parse().unwrap()],
         resolv_conf: Some("/resolv.conf".into()),
+        enable_system_log_handler: false,
+        enable_system_log_query: true,
         user_namespaces: crate::kubelet::UserNamespaces { ids_per_pod: crate::kubelet::IdsPerPod(131_072) },
         logging: Logging { verbosity: 4 },
     }
