@@ -25,6 +25,8 @@ pub(crate) use rank::is_critical;
 pub enum Signal {
     /// Memory of the node; on Windows what is left below the commit limit.
     Memory,
+    /// What pods may take of memory without what is reserved.
+    AllocatableMemory,
     /// The file system of the agent's directory.
     Nodefs,
     NodefsInodes,
@@ -36,12 +38,14 @@ pub enum Signal {
 }
 
 impl Signal {
-    pub const ALL: [Self; 6] = [Self::Memory, Self::Nodefs, Self::NodefsInodes, Self::Imagefs, Self::ImagefsInodes, Self::Pids];
+    pub const ALL: [Self; 7] =
+        [Self::Memory, Self::AllocatableMemory, Self::Nodefs, Self::NodefsInodes, Self::Imagefs, Self::ImagefsInodes, Self::Pids];
 
     /// Upstream's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory.available",
+            Self::AllocatableMemory => "allocatableMemory.available",
             Self::Nodefs => "nodefs.available",
             Self::NodefsInodes => "nodefs.inodesFree",
             Self::Imagefs => "imagefs.available",
@@ -53,7 +57,7 @@ impl Signal {
     /// What pods give back, in the words of messages.
     fn resource(self) -> &'static str {
         match self {
-            Self::Memory => "memory",
+            Self::Memory | Self::AllocatableMemory => "memory",
             Self::Nodefs | Self::Imagefs => "ephemeral-storage",
             Self::NodefsInodes | Self::ImagefsInodes => "inodes",
             Self::Pids => "pids",
@@ -62,7 +66,7 @@ impl Signal {
 
     fn pressure(self) -> Pressure {
         match self {
-            Self::Memory => Pressure::Memory,
+            Self::Memory | Self::AllocatableMemory => Pressure::Memory,
             Self::Nodefs | Self::NodefsInodes | Self::Imagefs | Self::ImagefsInodes => Pressure::Disk,
             Self::Pids => Pressure::Pid,
         }
@@ -194,6 +198,16 @@ impl Eviction {
             all.push(of(t, Some(*grace)));
         }
         Ok(all)
+    }
+
+    /// As upstream where the sum of pods is bound by `enforceNodeAllocatable: [pods]`, its default on Linux: what holds for the node's memory
+    /// at a hard threshold holds for that of pods too.
+    #[must_use]
+    pub fn with_allocatable_memory(mut self) -> Self {
+        let memory = self.thresholds.iter().find(|t| t.signal == Signal::Memory && t.grace.is_none()).copied();
+        let is_given = self.thresholds.iter().any(|t| t.signal == Signal::AllocatableMemory && t.grace.is_none());
+        self.thresholds.extend(memory.filter(|_| !is_given).map(|t| Threshold { signal: Signal::AllocatableMemory, ..t }));
+        self
     }
 
     /// What has to stay free of a signal in any case, of so much.

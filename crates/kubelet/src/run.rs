@@ -296,6 +296,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         dead: config.dead_containers,
         collector,
         is_machine: config.is_machine,
+        reserved_memory: config.reserved.get("memory").and_then(|amount| u64::try_from(amount.value()).ok()).unwrap_or(0),
         pressures: ground.pressures,
     };
     tasks.spawn(forever(evictions.keep()));

@@ -285,6 +285,13 @@ impl Document for KubeletConfiguration {
             warnings.push(format!("evictionHard: {signal} has no effect: there are {}", EvictionHard::SIGNALS.join(", ")));
         }
         self.eviction_hard.0.retain(|signal, _| EvictionHard::SIGNALS.contains(&signal.as_str()));
+        // Upstream ignores these too: where containers have their files, the thresholds of nodefs or imagefs hold.
+        let of_containers = |signal: &str| signal.starts_with("containerfs.");
+        for signal in self.eviction_soft.keys().filter(|signal| of_containers(signal)) {
+            warnings.push(format!("evictionSoft: {signal} has no effect: the thresholds of nodefs and imagefs hold for containers, too"));
+        }
+        self.eviction_soft.retain(|signal, _| !of_containers(signal));
+        self.eviction_minimum_reclaim.retain(|signal, _| !of_containers(signal));
         if is_given("evictionHard") {
             self.eviction_hard.keep_empty();
         }
@@ -310,8 +317,15 @@ pub struct EvictionHard(pub BTreeMap<String, String>);
 
 impl EvictionHard {
     /// The signals that are acted on.
-    pub const SIGNALS: [&'static str; 6] =
-        ["memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available"];
+    pub const SIGNALS: [&'static str; 7] = [
+        "memory.available",
+        "allocatableMemory.available",
+        "nodefs.available",
+        "nodefs.inodesFree",
+        "imagefs.available",
+        "imagefs.inodesFree",
+        "pid.available",
+    ];
 
     fn of<const N: usize>(amounts: [(&str, &str); N]) -> Self {
         Self(amounts.map(|(signal, amount)| (signal.to_owned(), amount.to_owned())).into())

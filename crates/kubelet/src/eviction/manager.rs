@@ -31,6 +31,8 @@ pub(crate) struct Manager {
     pub collector: Arc<Collector>,
     /// The node is the machine that we run on, whose load counts; else pods alone use the memory that the node declares.
     pub is_machine: bool,
+    /// Bytes of memory that pods do not get.
+    pub reserved_memory: u64,
     /// What the Node's conditions say.
     pub pressures: watch::Sender<BTreeSet<Pressure>>,
 }
@@ -131,6 +133,10 @@ impl Manager {
     /// The signals, and whether images have a file system of their own.
     async fn observe(&self, uses: &Uses) -> (Observations, bool) {
         let mut seen = Observations::new();
+        let used = uses.values().flat_map(|u| &u.containers).map(|c| c.memory).fold(0, u64::saturating_add);
+        let capacity = self.agent.side.capacity.memory_bytes;
+        let of_pods = capacity.saturating_sub(self.reserved_memory);
+        seen.insert(Signal::AllocatableMemory, Available { capacity: of_pods, available: of_pods.saturating_sub(used) });
         if self.is_machine {
             match Load::read() {
                 Ok(load) => {
@@ -140,8 +146,6 @@ impl Manager {
                 Err(error) => tracing::warn!(%error, "the machine's load cannot be read"),
             }
         } else {
-            let capacity = self.agent.side.capacity.memory_bytes;
-            let used = uses.values().flat_map(|u| &u.containers).map(|c| c.memory).fold(0, u64::saturating_add);
             seen.insert(Signal::Memory, Available { capacity, available: capacity.saturating_sub(used) });
         }
         let nodefs = self.agent.root.space(&self.agent.dir).ok();
@@ -157,7 +161,7 @@ impl Manager {
         let on_images = match threshold.signal {
             Signal::Imagefs | Signal::ImagefsInodes => true,
             Signal::Nodefs | Signal::NodefsInodes => !dedicated_imagefs,
-            Signal::Memory | Signal::Pids => false,
+            Signal::Memory | Signal::AllocatableMemory | Signal::Pids => false,
         };
         if on_images && let Err(error) = self.agent.collect_dead(&self.dead, true).await {
             tracing::warn!(error = %error.as_report(), "cannot remove dead containers");

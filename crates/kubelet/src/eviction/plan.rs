@@ -55,6 +55,6 @@ pub(super) fn observe(config: &Eviction, state: &mut State, seen: &Observations,
         now.duration_since(*since) >= grace
     };
     state.met = state.first.iter().filter(ripe).map(|(t, _)| *t).collect();
-    state.met.sort_by_key(|t| t.signal != Signal::Memory);
+    state.met.sort_by_key(|t| t.signal.pressure() != Pressure::Memory);
     state.met.clone()
 }

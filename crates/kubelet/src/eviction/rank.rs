@@ -80,7 +80,7 @@ fn usage(of: &PodUse, signal: Signal, dedicated_imagefs: bool) -> i64 {
     };
     let part = |is: bool, amount: u64| if is { amount } else { 0 };
     signed(match signal {
-        Signal::Memory => sum(|c| c.memory),
+        Signal::Memory | Signal::AllocatableMemory => sum(|c| c.memory),
         Signal::Nodefs | Signal::Imagefs => part(layers, sum(|c| c.rootfs)).saturating_add(part(local, sum(|c| c.logs).saturating_add(of.local))),
         Signal::NodefsInodes | Signal::ImagefsInodes => part(layers, sum(|c| c.rootfs_inodes)).saturating_add(part(local, of.local_inodes)),
         Signal::Pids => of.pids,
@@ -134,7 +134,7 @@ fn message(candidate: &Candidate, threshold: &Threshold, seen: &Observations) ->
     let mut text = format!("The node was low on resource: {resource}. ");
     if let Some(seen) = seen.get(&signal) {
         let amount = |amount: u64| match signal {
-            Signal::Memory | Signal::Nodefs | Signal::Imagefs => bytes(amount),
+            Signal::Memory | Signal::AllocatableMemory | Signal::Nodefs | Signal::Imagefs => bytes(amount),
             Signal::NodefsInodes | Signal::ImagefsInodes | Signal::Pids => Quantity::from_units(signed(amount)),
         };
         let (wanted, left) = (amount(threshold.value.of(seen.capacity)), amount(seen.available));
@@ -145,7 +145,7 @@ fn message(candidate: &Candidate, threshold: &Threshold, seen: &Observations) ->
         let mut all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
         let Some(container) = all.find(|c| c.name == used.name) else { continue };
         let amount = match signal {
-            Signal::Memory => used.memory,
+            Signal::Memory | Signal::AllocatableMemory => used.memory,
             Signal::Nodefs | Signal::Imagefs => used.rootfs.saturating_add(used.logs),
             Signal::NodefsInodes | Signal::ImagefsInodes | Signal::Pids => continue,
         };

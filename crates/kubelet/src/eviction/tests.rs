@@ -239,3 +239,24 @@ fn a_node_that_is_short_of_something_refuses_pods() {
     assert_eq!(of(json!({}), true, &[Pressure::Disk]), None);
     assert_eq!(of(json!({"priority": 2_000_000_000}), false, &[Pressure::Disk]), None);
 }
+
+#[test]
+fn what_pods_may_take_has_the_threshold_of_memory() {
+    let of = |config: Eviction| {
+        let config = config.with_allocatable_memory();
+        let all = config.thresholds.iter().filter(|t| t.signal == Signal::AllocatableMemory);
+        all.map(|t| (t.value, t.grace, t.reclaim)).collect::<Vec<_>>()
+    };
+    let given = config(&[("memory.available", "100Mi")], &[("memory.available", "1Gi")], 90, &[("memory.available", "50Mi")]);
+    assert_eq!(of(given), [(Amount::Absolute(100 * MI), None, Some(Amount::Absolute(50 * MI)))]);
+    let own = config(&[("memory.available", "100Mi"), ("allocatableMemory.available", "10%")], &[], 0, &[]);
+    assert_eq!(of(own), [(Amount::Percent(10.0), None, None)]);
+    assert_eq!(of(Eviction::default()), []);
+
+    let config = config(&[("nodefs.available", "10%"), ("memory.available", "100Mi")], &[], 0, &[]).with_allocatable_memory();
+    let mut state = State::default();
+    let now = seen(&[(Signal::Nodefs, 1, 100), (Signal::Memory, 900 * MI, 1000 * MI), (Signal::AllocatableMemory, 99 * MI, 500 * MI)]);
+    let due = observe(&config, &mut state, &now, t(0));
+    assert_eq!(due.iter().map(|t| t.signal).collect::<Vec<_>>(), [Signal::AllocatableMemory, Signal::Nodefs], "memory first");
+    assert_eq!(state.pressures, BTreeSet::from([Pressure::Memory, Pressure::Disk]));
+}

@@ -80,7 +80,7 @@ fn check(config: &Complete) -> Result<()> {
     if !config.config.node.without.contains(&Part::Fabric) {
         network(config)?;
     }
-    eviction(kubelet).context("eviction thresholds")?;
+    eviction(kubelet, config.config.node.os).context("eviction thresholds")?;
     super::shutdown::periods(kubelet)?;
     reserved(kubelet)?;
     log_rotation(config)?;
@@ -398,7 +398,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         labels: node.node_labels.clone(),
         taints: taints(config),
         hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
-        eviction: eviction(kubelet).context("eviction thresholds")?,
+        eviction: eviction(kubelet, node.os).context("eviction thresholds")?,
         shutdown: None,
         logs: log_rotation(config)?,
         dead_containers: dead_containers(node),
@@ -565,15 +565,16 @@ fn reserved(kubelet: &KubeletConfiguration) -> Result<kube_rules::Amounts> {
 }
 
 /// When pods are evicted.
-fn eviction(kubelet: &KubeletConfiguration) -> Result<kubelet::Eviction> {
+fn eviction(kubelet: &KubeletConfiguration, os: NodeOs) -> Result<kubelet::Eviction> {
     let graces = kubelet.eviction_soft_grace_period.iter().map(|(signal, grace)| (signal.clone(), grace.0)).collect();
     let thresholds = kubelet::Eviction::thresholds(&kubelet.eviction_hard.0, &kubelet.eviction_soft, &graces, &kubelet.eviction_minimum_reclaim)?;
-    Ok(kubelet::Eviction {
+    let eviction = kubelet::Eviction {
         thresholds,
         transition: kubelet.eviction_pressure_transition_period.0,
         max_pod_grace: kubelet.eviction_max_pod_grace_period.into(),
         ..kubelet::Eviction::default()
-    })
+    };
+    Ok(if os.is_windows() { eviction } else { eviction.with_allocatable_memory() })
 }
 
 pub(super) fn host_root(os: NodeOs, roots: &[String]) -> Result<HostRoot> {

@@ -155,3 +155,12 @@ fn ids_of_user_namespaces_are_checked_as_upstream_checks_them() {
         assert!(read(ids).unwrap_err().contains(why), "{ids}: {:?}", read(ids));
     }
 }
+
+#[test]
+fn soft_thresholds_of_the_file_system_of_containers_are_ignored_as_upstream_ignores_them() {
+    let Parsed { config, warnings } =
+        read("evictionSoft: {containerfs.available: 15%, memory.available: 1Gi}\nevictionMinimumReclaim: {containerfs.inodesFree: 5%}");
+    assert_eq!(config.eviction_soft.keys().collect::<Vec<_>>(), ["memory.available"]);
+    assert!(config.eviction_minimum_reclaim.is_empty());
+    assert_eq!(warnings, ["evictionSoft: containerfs.available has no effect: the thresholds of nodefs and imagefs hold for containers, too"]);
+}
