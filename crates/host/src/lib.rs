@@ -1,8 +1,9 @@
 //! What differs between operating systems, behind small ports: files of a node's root by typed
 //! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its size and load ([`Machine`], [`Load`]), its routes ([`Routes`]) and
-//! addresses of its interfaces ([`Addresses`]), and text as its users write it ([`decode_text`]).
+//! addresses of its interfaces ([`Addresses`]), its event log ([`EventLog`]), and text as its users write it ([`decode_text`]).
 
 mod addresses;
+mod event_log;
 mod facts;
 mod machine;
 mod root;
@@ -13,6 +14,9 @@ pub use addresses::LinuxAddresses;
 #[cfg(windows)]
 pub use addresses::WindowsAddresses;
 pub use addresses::{Addresses, AddressesError, HostAddress};
+#[cfg(windows)]
+pub use event_log::WindowsEventLog;
+pub use event_log::{EventLog, LoggedEvent};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
 pub use machine::{Available, Load, Machine};

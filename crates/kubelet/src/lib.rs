@@ -57,6 +57,7 @@ pub use shutdown::{Announcement, Shutdown, ShutdownPeriod};
 pub use tls::TlsError;
 /// Reads a file of systemd's journal, for fuzzing.
 #[doc(hidden)]
+#[cfg(unix)]
 pub fn check_journal(bytes: &[u8]) {
     node_logs::journal::check(bytes);
 }

@@ -3,7 +3,10 @@
 //! Nothing is started for it, neither journalctl nor PowerShell. Files are opened beneath a handle and through no link: whoever may write to
 //! /var/log, such as a pod with a hostPath, leads nobody to other files.
 
+#[cfg(any(windows, test))]
+mod events;
 mod files;
+#[cfg(unix)]
 pub(crate) mod journal;
 mod native;
 mod query;

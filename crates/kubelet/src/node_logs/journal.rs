@@ -175,7 +175,7 @@ pub(crate) fn check(bytes: &[u8]) {
     });
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use std::io::Read as _;
 

@@ -44,21 +44,8 @@ pub(super) trait Source {
 }
 
 impl Source for std::fs::File {
-    #[cfg(unix)]
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         std::os::unix::fs::FileExt::read_exact_at(self, buffer, offset)
-    }
-
-    #[cfg(windows)]
-    fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-        let mut done = 0;
-        while done < buffer.len() {
-            match std::os::windows::fs::FileExt::seek_read(self, &mut buffer[done..], offset + done as u64)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                read => done += read,
-            }
-        }
-        Ok(())
     }
 }
 
