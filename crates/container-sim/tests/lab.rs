@@ -28,6 +28,7 @@ fn main() -> ExitCode {
             ("a_program_whose_file_is_gone_starts_pods", |dir| Box::pin(cases::confinement::replaced(dir))),
             ("system_calls_are_filtered_as_asked", |dir| Box::pin(cases::confinement::filters(dir))),
             ("mounts_below_volumes_are_seen_as_asked", |dir| Box::pin(cases::volumes::propagation(dir))),
+            ("devices_are_shown_where_the_host_has_them", |dir| Box::pin(cases::volumes::devices(dir))),
             ("images_are_volumes_too", |dir| Box::pin(cases::volumes::images(dir))),
             ("limits_hold_or_are_reported_as_unsupported", |dir| Box::pin(cases::limits::linux(dir))),
             ("windows_memory_limits_make_allocations_fail", |dir| Box::pin(cases::limits::windows(dir))),

@@ -53,6 +53,9 @@ pub(super) trait System: Send + Sync {
     /// Variables of the system, the image and the pod.
     fn environment(&self, request: &Request<'_>) -> Vec<Variable>;
 
+    /// A device of the node in the container.
+    fn device(&self, device: &v1::Device) -> Result<MountSpec>;
+
     /// A root in which programs of the image can run. Fails with [`wine::template::Missing`] where Wine or its template is missing.
     fn root(&self, request: &Request<'_>) -> Result<RootSpec>;
 
@@ -138,6 +141,9 @@ impl Request<'_> {
         let mut mounts = system.files(self);
         for mount in &self.config.mounts {
             mounts.extend(system.volume(self, mount).with_context(|| format!("volume at {:?}", mount.container_path))?);
+        }
+        for device in &self.config.devices {
+            mounts.push(system.device(device)?);
         }
         mounts.sort_by_key(|mount| mount.target.matches(['/', '\\']).count());
         Ok(mounts)

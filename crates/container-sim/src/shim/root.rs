@@ -192,7 +192,7 @@ pub(super) fn system_mounts(inside: &HostRoot, spec: &StartSpec, proc: Option<Ow
     mount(Some("tmpfs"), &fd_path(&dev), Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, Some("mode=755,size=65536k"))
         .context("cannot mount /dev")?;
     drop(dev);
-    for device in ["null", "zero", "full", "random", "urandom", "tty"] {
+    for device in DEVICES {
         let path = inside.parse(&format!("/dev/{device}"))?;
         inside.create_file(&path, 0o666)?;
         bind(&Path::new("/dev").join(device), &fd_path(&inside.resolve(&path)?), false)?;
@@ -278,6 +278,7 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
     let (source, kind, _held) = match &spec.source {
         MountSource::Own(path) => (path.clone(), FileKind::File, None),
         MountSource::Layers { .. } => (PathBuf::new(), FileKind::Directory, None),
+        MountSource::Device(text) => device(node, text)?,
         MountSource::Node(text) => {
             let path = node.parse(text)?;
             if node.kind(&path)?.is_none() {
@@ -321,6 +322,25 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
         remount_readonly(&fd_path(&top(inside, &target, &place)?))?;
     }
     Ok(())
+}
+
+/// Devices that each container has, and that simulated hosts have of the machine.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// A device of the node: in its own tree, or one that every machine has.
+fn device(node: &HostRoot, text: &str) -> Result<(PathBuf, FileKind, Option<Resolved>)> {
+    let path = node.parse(text)?;
+    if node.kind(&path)?.is_some() {
+        let found = node.resolve(&path)?;
+        if !matches!(found.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            bail!("cannot give device {text:?} to a container: it is no device");
+        }
+        return Ok((fd_path(&found), found.kind, Some(found)));
+    }
+    match text.strip_prefix("/dev/").filter(|name| DEVICES.contains(name)) {
+        Some(name) => Ok((Path::new("/dev").join(name), FileKind::CharDevice, None)),
+        None => bail!("cannot give device {text:?} to a container: the simulated host has none of that name; it has {} in /dev", DEVICES.join(", ")),
+    }
 }
 
 /// What has just been mounted at `target`: the handle `place` lies below the new mount.

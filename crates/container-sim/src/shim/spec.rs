@@ -145,6 +145,8 @@ pub(crate) enum Propagation {
 pub(crate) enum MountSource {
     /// A path of the node, as the CRI request named it.
     Node(String),
+    /// A device of the node, as the CRI request named it.
+    Device(String),
     /// A file that the runtime made.
     Own(PathBuf),
     /// Layers of another image, lowest first; never to be written.

@@ -77,3 +77,29 @@ pub async fn images(dir: PathBuf) {
     }
     node.remove(&pod).await;
 }
+
+pub async fn devices(dir: PathBuf) {
+    let node = Node::linux(&dir).await;
+    node.store().load(&image_archive(&dir), &Default::default()).unwrap();
+    let own = dir.join("host/own");
+    std::fs::write(&own, "").unwrap();
+    mount(Some("/dev/zero"), &own, NONE, MsFlags::MS_BIND, NONE).unwrap();
+    std::fs::write(dir.join("host/file"), "").unwrap();
+    let pod = node.run(sandbox("devices")).await;
+    let device = |host: &str, inside: &str| v1::Device { host_path: host.into(), container_path: inside.into(), permissions: "rw".into() };
+    let mut config = container("has", "demo:1", &["/bin/sleep", "1000"]);
+    config.devices = vec![device("/dev/null", "/dev/given0"), device("/own", "/opt/deep/given1")];
+    let id = node.start(&pod, config).await;
+    let text = "test -c /dev/given0 && echo x > /dev/given0 && test -c /opt/deep/given1 && test $(head -c 3 /opt/deep/given1 | wc -c) = 3";
+    let command = ["/bin/sh", "-c", text].map(str::to_owned);
+    assert_eq!(node.client.exec_sync(&id, &command, LIMIT).await.unwrap().exit_code, 0);
+    for (host, why) in [("/dev/gpu0", "the simulated host has none of that name"), ("/file", "it is no device")] {
+        let mut config = container(host.trim_start_matches('/').split('/').next_back().unwrap(), "demo:1", &["/bin/sleep", "1000"]);
+        config.devices = vec![device(host, "/dev/given")];
+        let id = node.create(&pod, config).await.unwrap();
+        let error = node.client.start_container(v1::StartContainerRequest { container_id: id }).await.unwrap_err();
+        assert!(error.message().contains(&format!("cannot give device {host:?} to a container: {why}")), "{}", error.message());
+    }
+    node.remove(&pod).await;
+    umount2(&own, MntFlags::MNT_DETACH).unwrap();
+}

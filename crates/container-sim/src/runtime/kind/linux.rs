@@ -94,6 +94,12 @@ impl System for Linux {
         }])
     }
 
+    /// Its permissions are those of its file: there are no control groups for devices.
+    fn device(&self, device: &v1::Device) -> Result<MountSpec> {
+        let source = MountSource::Device(device.host_path.clone());
+        Ok(MountSpec { source, target: device.container_path.clone(), readonly: false, propagation: Propagation::None })
+    }
+
     fn account(&self, _: &Request<'_>) -> String {
         String::new()
     }

@@ -112,6 +112,10 @@ impl System for Windows {
     }
 
     /// The pod's, else the image's.
+    fn device(&self, device: &v1::Device) -> Result<MountSpec> {
+        bail!("cannot give device {:?} to a container: simulated Windows hosts have no devices; run the pod on a Linux node", device.host_path)
+    }
+
     fn account(&self, request: &Request<'_>) -> String {
         let security = request.config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
         first_of(security.map_or("", |security| security.run_as_username.as_str()), &request.image.config.user)
