@@ -117,47 +117,118 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::mem::ManuallyDrop;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use host::HostAddress;
 
     use super::*;
 
-    /// An interface in memory: addresses, and whether they are ours.
+    /// An interface in memory, which checks every call: addresses, whether they are ours, and the calls since they were last looked at.
     #[derive(Default)]
-    struct Interface(Mutex<BTreeMap<IpAddr, bool>>);
+    struct Interface {
+        addresses: Mutex<BTreeMap<IpAddr, bool>>,
+        calls: Mutex<Vec<String>>,
+        /// As Wine's, it reads addresses and writes none.
+        read_only: AtomicBool,
+    }
 
-    impl Addresses for Interface {
-        fn list(&self) -> Result<Vec<HostAddress>, AddressesError> {
-            Ok(self.0.lock().unwrap().iter().map(|(ip, ours)| HostAddress { ip: *ip, ours: *ours }).collect())
+    impl Interface {
+        fn with(addresses: impl IntoIterator<Item = (IpAddr, bool)>) -> Arc<Self> {
+            Arc::new(Self { addresses: Mutex::new(addresses.into_iter().collect()), ..Self::default() })
         }
 
-        fn add(&self, ip: IpAddr) -> Result<(), AddressesError> {
-            assert_eq!(self.0.lock().unwrap().insert(ip, true), None, "{ip} is added once");
-            Ok(())
+        fn there(&self) -> Vec<IpAddr> {
+            self.addresses.lock().unwrap().keys().copied().collect()
         }
 
-        fn delete(&self, ip: IpAddr) -> Result<(), AddressesError> {
-            assert_eq!(self.0.lock().unwrap().remove(&ip), Some(true), "{ip} is ours");
+        fn calls(&self) -> Vec<String> {
+            std::mem::take(&mut self.calls.lock().unwrap())
+        }
+
+        fn call(&self, operation: &str, ip: IpAddr) -> Result<(), AddressesError> {
+            self.calls.lock().unwrap().push(format!("{operation} {ip}"));
+            if self.read_only.load(Ordering::Relaxed) {
+                let source = std::io::Error::from(std::io::ErrorKind::Unsupported);
+                return Err(AddressesError { operation: format!("{operation} {ip}"), source });
+            }
             Ok(())
         }
     }
 
+    impl Addresses for Interface {
+        fn list(&self) -> Result<Vec<HostAddress>, AddressesError> {
+            Ok(self.addresses.lock().unwrap().iter().map(|(ip, ours)| HostAddress { ip: *ip, ours: *ours }).collect())
+        }
+
+        fn add(&self, ip: IpAddr) -> Result<(), AddressesError> {
+            self.call("add", ip)?;
+            assert_eq!(self.addresses.lock().unwrap().insert(ip, true), None, "{ip} is added once");
+            Ok(())
+        }
+
+        fn delete(&self, ip: IpAddr) -> Result<(), AddressesError> {
+            self.call("delete", ip)?;
+            assert_eq!(self.addresses.lock().unwrap().remove(&ip), Some(true), "{ip} is ours");
+            Ok(())
+        }
+    }
+
+    fn ips<const N: usize>(texts: [&str; N]) -> [IpAddr; N] {
+        texts.map(|ip| ip.parse().unwrap())
+    }
+
     #[test]
     fn leased_address_goes_with_its_last_lease_and_foreign_addresses_stay() {
-        let [a, b, left] = ["10.96.0.1", "10.96.0.2", "10.96.0.3"].map(|ip| ip.parse::<IpAddr>().unwrap());
-        let interface = Arc::new(Interface(Mutex::new([(b, false), (left, true)].into())));
-        let there = || interface.0.lock().unwrap().keys().copied().collect::<Vec<_>>();
+        let [a, b, left] = ips(["10.96.0.1", "10.96.0.2", "10.96.0.3"]);
+        let interface = Interface::with([(b, false), (left, true)]);
         let pool = Pool::new(Some(interface.clone()));
         assert_eq!(pool.repair().unwrap(), 1, "what an earlier life left behind goes");
         let (first, second, foreign) = (pool.lease(a).unwrap(), pool.lease(a).unwrap(), pool.lease(b).unwrap());
         drop(first);
-        assert_eq!(there(), [a, b]);
-        interface.0.lock().unwrap().remove(&a);
-        assert_eq!((pool.repair().unwrap(), there()), (1, vec![a, b]), "taken away by another program");
+        assert_eq!(interface.there(), [a, b]);
+        interface.addresses.lock().unwrap().remove(&a);
+        assert_eq!((pool.repair().unwrap(), interface.there()), (1, vec![a, b]), "taken away by another program");
         drop((second, foreign));
-        assert_eq!(there(), [b]);
+        assert_eq!(interface.there(), [b]);
         let _held = pool.lease(a).unwrap();
         pool.clear();
-        assert_eq!(there(), [b]);
+        assert_eq!(interface.there(), [b]);
+    }
+
+    #[test]
+    fn a_killed_proxys_addresses_are_found_at_the_next_start() {
+        let [a, b, foreign] = ips(["10.96.0.1", "fd00:96::1", "10.0.0.5"]);
+        let interface = Interface::with([(foreign, false)]);
+        let pool = Pool::new(Some(interface.clone()));
+        pool.repair().unwrap();
+        // Killed: nothing of it is undone.
+        let _leases = ManuallyDrop::new([pool.lease(a).unwrap(), pool.lease(b).unwrap(), pool.lease(foreign).unwrap()]);
+        assert_eq!(interface.calls(), ["add 10.96.0.1", "add fd00:96::1"], "what another program put there is used as it is");
+        let next = Pool::new(Some(interface.clone()));
+        assert_eq!(next.repair().unwrap(), 2);
+        assert_eq!((interface.calls(), interface.there()), (vec!["delete 10.96.0.1".to_owned(), "delete fd00:96::1".to_owned()], vec![foreign]));
+        let _held = next.lease(b).unwrap();
+        assert_eq!((next.repair().unwrap(), interface.calls()), (0, vec!["add fd00:96::1".to_owned()]));
+    }
+
+    #[test]
+    fn a_refused_call_names_it_and_is_made_again() {
+        let [a] = ips(["10.96.0.1"]);
+        let interface = Interface::with([]);
+        let pool = Pool::new(Some(interface.clone()));
+        interface.read_only.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            let error = pool.lease(a).err().expect("the interface refuses");
+            assert_eq!(error.to_string(), "cannot add 10.96.0.1");
+        }
+        assert_eq!(interface.calls(), ["add 10.96.0.1"; 2]);
+        interface.read_only.store(false, Ordering::Relaxed);
+        let lease = pool.lease(a).unwrap();
+        interface.read_only.store(true, Ordering::Relaxed);
+        drop(lease);
+        assert_eq!((interface.calls().len(), interface.there()), (2, vec![a]), "it stays");
+        interface.read_only.store(false, Ordering::Relaxed);
+        assert_eq!((pool.repair().unwrap(), interface.there()), (1, vec![]), "until it can be taken away");
     }
 }
