@@ -70,7 +70,7 @@ impl Process {
 }
 
 /// Writes containerd's configuration, links the plug-ins, and starts it. What a container without CAP_SYS_RESOURCE above it lacks is left
-/// out: lower scores of the kernel's killer.
+/// out: lower scores of the kernel's killer. By default CRI is not among what its TCP port serves.
 pub fn start_containerd(process: &Process) {
     let config = format!(
         r#"version = 2
@@ -80,6 +80,7 @@ pub fn start_containerd(process: &Process) {
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{pause}"
   restrict_oom_score_adj = true
+  disable_tcp_service = false
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{CNI}/bin"
     conf_dir = "{CNI}/net.d"

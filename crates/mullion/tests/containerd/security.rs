@@ -15,7 +15,7 @@ pub async fn users_groups_and_capabilities_are_those_of_the_spec(cluster: Arc<Cl
             {"name": "plain", "command": ["sh", "-c", shown], "securityContext": {"allowPrivilegeEscalation": false, "seccompProfile": {"type": "RuntimeDefault"}}},
             {"name": "root", "command": ["sh", "-c", shown], "securityContext": {"runAsUser": 0, "readOnlyRootFilesystem": true,
                 "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]}}},
-            {"name": "all", "command": ["sh", "-c", "grep CapEff /proc/self/status | cut -f2 | cut -c 8-"], "securityContext": {"privileged": true, "runAsUser": 0}},
+            {"name": "all", "command": ["sh", "-c", "grep CapEff /proc/self/status | cut -f2 | cut -c 6-"], "securityContext": {"privileged": true, "runAsUser": 0}},
         ],
     });
     cluster.pod("users", spec).await;
