@@ -471,8 +471,9 @@ impl PodState {
     fn observed(&mut self, as_of: u64, seen: Option<Observed>, now: Timestamp) -> Vec<Action> {
         self.observing = false;
         self.observe_at = seen.is_none().then(|| now + CALL_RETRY);
-        let Some(observed) = seen else { return Vec::new() };
+        let Some(mut observed) = seen else { return Vec::new() };
         self.seen = Some(as_of);
+        self.keep_addresses(&mut observed);
         self.observed = observed;
         self.prune(now);
         let problem = self.observed.sandboxes.first().and_then(|s| Some((s.id.clone(), s.problem.clone()?)));
@@ -482,6 +483,15 @@ impl PodState {
         self.reported = problem.clone();
         let told = problem.filter(|_| !self.is_ending());
         told.map(|(sandbox, problem)| Action::ReportNetwork { sandbox, problem }).into_iter().collect()
+    }
+
+    /// A stopped sandbox has no addresses any more in some runtimes; the status of its pod keeps those it had.
+    fn keep_addresses(&self, observed: &mut Observed) {
+        for sandbox in observed.sandboxes.iter_mut().filter(|sandbox| !sandbox.ready && sandbox.ips.is_empty()) {
+            if let Some(before) = self.observed.sandboxes.iter().find(|before| before.id == sandbox.id) {
+                sandbox.ips.clone_from(&before.ips);
+            }
+        }
     }
 
     /// Forgets what is known of objects that the runtime holds no more.

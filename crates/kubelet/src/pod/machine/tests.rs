@@ -129,6 +129,21 @@ fn a_look_that_began_before_a_change_is_repeated() {
 }
 
 #[test]
+fn a_pod_keeps_the_addresses_of_its_stopped_sandbox() {
+    let mut m = Machine::with_sandbox(json!({"restartPolicy": "Never"}));
+    let mut over = seen(&[("c0", State::Exited, 0, 1)]);
+    over.sandboxes[0].ready = false;
+    over.sandboxes[0].ips.clear();
+    m.look(over.clone());
+    let addresses = |m: &mut Machine| m.out(Event::Tick).status.unwrap().pod_ip;
+    assert_eq!(addresses(&mut m).as_deref(), Some("10.1.0.2"));
+    // Another sandbox has none of them.
+    over.sandboxes[0].id = "s1".into();
+    m.look(over);
+    assert_eq!(addresses(&mut m), None);
+}
+
+#[test]
 fn volumes_are_tried_again_with_growing_waits() {
     let (mut m, _) = Machine::new(json!({}));
     let mut wakes = Vec::new();
