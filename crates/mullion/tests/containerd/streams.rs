@@ -56,17 +56,23 @@ pub async fn programs_run_inside_and_ports_are_forwarded(cluster: Arc<Cluster>) 
     let page = tokio::task::spawn_blocking(|| {
         let mut child = kubectl_command(&["port-forward", "pod/served", ":8080"]).spawn().unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        // It stays open: kubectl ends when it cannot print the line of a connection.
+        let mut printed = BufReader::new(child.stdout.take().unwrap());
+        printed.read_line(&mut line).unwrap();
         let port: u16 = line.split(':').nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("{line}"));
         let mut answers = Vec::new();
         for _ in 0..2 {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
             stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
             let mut text = String::new();
-            stream.read_to_string(&mut text).unwrap();
+            if let Err(error) = stream.read_to_string(&mut text) {
+                child.kill().unwrap();
+                panic!("reading from the pod: {error}; kubectl says: {}", std::io::read_to_string(child.stderr.take().unwrap()).unwrap());
+            }
             answers.push(text);
         }
         child.kill().and_then(|()| child.wait()).unwrap();
+        drop(printed);
         answers
     });
     let answers = page.await.unwrap();
