@@ -193,10 +193,10 @@ impl Cluster {
         .await;
     }
 
-    /// What a pod's containers have printed, once it is over.
+    /// What a pod's only container has printed, once it is over.
     pub async fn output(&self, pod: &str) -> String {
         self.until_phase(pod, "Succeeded").await;
-        kubectl(&["logs", pod, "--all-containers"]).await.expect("the logs")
+        kubectl(&["logs", pod]).await.expect("the logs")
     }
 
     /// Runs `sh -c SCRIPT` in a container.
