@@ -13,8 +13,8 @@ use kube_rules::Amounts;
 use tokio::sync::watch;
 
 use crate::eviction::Eviction;
-use crate::shutdown::Shutdown;
 use crate::node_logs::SystemLogs;
+use crate::shutdown::Shutdown;
 
 /// Declared size of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

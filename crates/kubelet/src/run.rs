@@ -279,6 +279,25 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         counts: crate::counts::Counts::default(),
     });
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
+    make_room(config, &agent, ground.pressures, tasks);
+    if let Some(shutdown) = config.shutdown.take() {
+        let manager = shutdown::manager::Manager { agent: agent.clone(), shutdown, goes_down: ground.goes_down };
+        tasks.spawn(forever(manager.keep()));
+    }
+    tasks.spawn(forever(agent.clone().keep_dead_containers(config.dead_containers)));
+    tasks.spawn(forever(async move { statuses.run().await }));
+    tasks.spawn(forever(wake_on_health(ground.health, workers)));
+    tasks.spawn(forever(agent.clone().follow_runtime()));
+    follow_devices(config, &agent, ground.affected, tasks);
+    let waiting = agent.workers.clone();
+    tasks.spawn(forever(csi::keep(agent.csi.clone(), move || waiting.tell_sources())));
+    follow_statics(config, &agent, tasks);
+    tasks.spawn(forever(take_pods(agent.clone(), ground.changes, ground.steps)));
+    agent
+}
+
+/// Collects images, and evicts pods of a node that is short of something.
+fn make_room(config: &Config, agent: &Arc<Agent>, pressures: watch::Sender<BTreeSet<Pressure>>, tasks: &mut Tasks) {
     let collector = Arc::new(Collector {
         known: Mutex::default(),
         volumes: image_volumes(agent.clone()),
@@ -297,22 +316,18 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         collector,
         is_machine: config.is_machine,
         reserved_memory: config.reserved.get("memory").and_then(|amount| u64::try_from(amount.value()).ok()).unwrap_or(0),
-        pressures: ground.pressures,
+        pressures,
     };
     tasks.spawn(forever(evictions.keep()));
-    if let Some(shutdown) = config.shutdown.take() {
-        let manager = shutdown::manager::Manager { agent: agent.clone(), shutdown, goes_down: ground.goes_down };
-        tasks.spawn(forever(manager.keep()));
-    }
-    tasks.spawn(forever(agent.clone().keep_dead_containers(config.dead_containers)));
-    tasks.spawn(forever(async move { statuses.run().await }));
-    tasks.spawn(forever(wake_on_health(ground.health, workers)));
-    tasks.spawn(forever(agent.clone().follow_runtime()));
+}
+
+/// Device plug-ins and what is told of devices: `affected` are the pods of those that changed.
+fn follow_devices(config: &Config, agent: &Arc<Agent>, mut affected: mpsc::UnboundedReceiver<BTreeSet<String>>, tasks: &mut Tasks) {
     if config.device_plugins {
         tasks.spawn(devices::serve(agent.devices.clone()));
         tasks.spawn(devices::pod_resources::serve(agent.clone()));
     }
-    let (mut affected, told) = (ground.affected, agent.workers.clone());
+    let told = agent.workers.clone();
     tasks.spawn(forever(async move {
         while let Some(pods) = affected.recv().await {
             told.tell_devices(&pods);
@@ -320,11 +335,6 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         // The devices live as long as the agent.
         std::future::pending().await
     }));
-    let waiting = agent.workers.clone();
-    tasks.spawn(forever(csi::keep(agent.csi.clone(), move || waiting.tell_sources())));
-    follow_statics(config, &agent, tasks);
-    tasks.spawn(forever(take_pods(agent.clone(), ground.changes, ground.steps)));
-    agent
 }
 
 /// Lists the images that admitted pods have as volumes.

@@ -17,10 +17,10 @@ mod garbage;
 mod image_volumes;
 #[path = "agent/network_gate.rs"]
 mod network_gate;
-#[path = "agent/preemption.rs"]
-mod preemption;
 #[path = "agent/node_logs.rs"]
 mod node_logs;
+#[path = "agent/preemption.rs"]
+mod preemption;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/secrets.rs"]
