@@ -110,11 +110,17 @@ impl Contract {
         format!("{}/{}", self.collection(), self.name(number))
     }
 
-    /// The object as the server shows it, with all its members.
+    /// The object as the server shows it, with all its members. The server itself writes the status of a policy after each change of its
+    /// generation: that is waited for.
     async fn found(&self, number: usize) -> Value {
-        let answer = send(&self.client, "GET", &self.path(number), &Value::Null).await;
-        assert_eq!(answer.code, 200, "get: {}", answer.text);
-        answer.body
+        until_async("the server has written the object's status", async || {
+            let answer = send(&self.client, "GET", &self.path(number), &Value::Null).await;
+            assert_eq!(answer.code, 200, "get: {}", answer.text);
+            let is_settled = self.resource.plural != "validatingadmissionpolicies"
+                || answer.body["status"]["observedGeneration"] == answer.body["metadata"]["generation"];
+            is_settled.then_some(answer.body)
+        })
+        .await
     }
 
     async fn is_there(&self, number: usize) -> bool {
