@@ -4,6 +4,7 @@
 //! worker only when they change.
 
 pub(crate) mod counts;
+mod get;
 mod grpc;
 mod run;
 
@@ -23,6 +24,8 @@ pub(crate) use run::{Target, run_hook};
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Success,
+    /// It succeeded, with something to say.
+    Warning(String),
     Failure(ProbeError),
     /// The try itself failed; it counts for nothing.
     Unknown(ProbeError),
@@ -65,6 +68,8 @@ pub(crate) enum ProbeError {
     UnsupportedProbe,
     #[error("this kind of hook is not supported by this node agent")]
     UnsupportedHook,
+    #[error("the probe's host and path make no URL")]
+    BadUrl(#[source] url::ParseError),
     /// The request has a header or a path that HTTP does not allow.
     #[error(transparent)]
     BadRequest(http::Error),
@@ -77,6 +82,10 @@ pub(crate) enum GetError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Http(#[from] hyper::Error),
+    #[error("failed to parse Location header {location:?}")]
+    Location { location: String, source: url::ParseError },
+    #[error("stopped after {0} redirects")]
+    Redirects(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +110,8 @@ impl Which {
 #[derive(Debug)]
 pub(crate) enum News {
     Health(Health),
+    /// A try that succeeded with something to say, for the ProbeWarning event.
+    Warned(Which, String),
     /// A failed try, for the Unhealthy event.
     Failed(Which, ProbeError),
     /// A try that could not be made, which counts for nothing: for the same event.
@@ -190,10 +201,11 @@ async fn try_once(which: Which, probe: &Probe, target: &Target) -> Verdict {
     verdict
 }
 
-/// Says why a try did not succeed.
+/// Says why a try did not succeed, or not plainly.
 fn tell_failure(which: Which, verdict: Verdict, tell: &impl Fn(News)) {
     match verdict {
         Verdict::Success => {}
+        Verdict::Warning(message) => tell(News::Warned(which, message)),
         Verdict::Failure(error) => tell(News::Failed(which, error)),
         Verdict::Unknown(error) => tell(News::Errored(which, error)),
     }
@@ -258,7 +270,7 @@ impl Counter {
     /// Counts one verdict; returns the news when a threshold is reached.
     fn note(&mut self, verdict: &Verdict) -> Option<bool> {
         let ok = match verdict {
-            Verdict::Success => true,
+            Verdict::Success | Verdict::Warning(_) => true,
             Verdict::Failure(_) => false,
             Verdict::Unknown(_) => return None,
         };

@@ -298,21 +298,29 @@ impl Worker {
                 let _ = asker.send(explain(&self.state, &warnings, Timestamp::now()));
                 return None;
             }
+            Note::Probe(id, News::Warned(which, message)) => {
+                self.about_probe(&id, "ProbeWarning", format!("{} probe warning: {message}", which.name()));
+                return None;
+            }
             Note::Probe(id, News::Failed(which, why)) => {
-                self.unhealthy(&id, format!("{} probe failed: {}", which.name(), why.to_report_string().trim_end()));
+                self.about_probe(&id, "Unhealthy", format!("{} probe failed: {}", which.name(), why.to_report_string().trim_end()));
                 return None;
             }
             Note::Probe(id, News::Errored(which, why)) => {
-                self.unhealthy(&id, format!("{} probe errored and resulted in unknown state: {}", which.name(), why.to_report_string().trim_end()));
+                self.about_probe(
+                    &id,
+                    "Unhealthy",
+                    format!("{} probe errored and resulted in unknown state: {}", which.name(), why.to_report_string().trim_end()),
+                );
                 return None;
             }
         })
     }
 
     /// The event about a container's probe.
-    fn unhealthy(&self, id: &str, message: String) {
+    fn about_probe(&self, id: &str, reason: &str, message: String) {
         let name = self.state.observed.containers.iter().find(|c| c.id == id).map(|c| c.name.clone());
-        self.event(name.as_deref(), EventType::Warning, "Unhealthy", message);
+        self.event(name.as_deref(), EventType::Warning, reason, message);
     }
 
     /// Begins to probe a container whose state is `health`.

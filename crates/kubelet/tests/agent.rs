@@ -21,6 +21,8 @@ mod network_gate;
 mod node_logs;
 #[path = "agent/preemption.rs"]
 mod preemption;
+#[path = "agent/probes.rs"]
+mod probes;
 #[path = "agent/resize.rs"]
 mod resize;
 #[path = "agent/secrets.rs"]

@@ -78,7 +78,7 @@ impl Counts {
     pub(super) fn note(&self, of: &Probed, which: Which, verdict: &Verdict, took: Duration) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).entry(of.uid.clone()).or_default().insert(of.clone());
         let result = match verdict {
-            Verdict::Success => "successful",
+            Verdict::Success | Verdict::Warning(_) => "successful",
             Verdict::Failure(_) => "failed",
             Verdict::Unknown(_) => "unknown",
         };

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::{Container, HTTPGetAction, LifecycleHandler, Probe};
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
 use super::counts::{Counts, Probed};
-use super::{GetError, ProbeError, Verdict, grpc};
+use super::get::{Purpose, get};
+use super::{ProbeError, Verdict, grpc};
 
 /// Where a container is probed.
 #[derive(Clone)]
@@ -25,8 +24,8 @@ pub(crate) struct Target {
 
 /// An exec hook may take as long as the grace period lets it.
 const HOOK: Duration = Duration::from_secs(3600);
-/// Body bytes that are read at most.
-const BODY: usize = 10 << 10;
+/// Bytes of a command's output that are kept.
+const OUTPUT: usize = 10 << 10;
 
 pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
     let limit = Duration::from_secs(probe.timeout_seconds.unwrap_or(1).max(1) as u64);
@@ -35,7 +34,7 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
     }
     let attempt = async {
         if let Some(http) = &probe.http_get {
-            get(http, target).await
+            get(http, target, Purpose::Probe).await
         } else if let Some(tcp) = &probe.tcp_socket {
             let host = tcp.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| target.pod_ip.clone());
             match port(&tcp.port, target) {
@@ -68,12 +67,16 @@ pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Res
     } else if let Some(exec) = &handler.exec {
         run_exec(exec.command.clone().unwrap_or_default(), HOOK, target).await
     } else if let Some(http) = &handler.http_get {
-        get(http, target).await
+        match get(http, target, Purpose::Hook).await {
+            // Any answer will do, as upstream (pkg/kubelet/lifecycle).
+            Verdict::Failure(ProbeError::HttpStatus(_)) => Verdict::Success,
+            verdict => verdict,
+        }
     } else {
         Verdict::Unknown(ProbeError::UnsupportedHook)
     };
     match verdict {
-        Verdict::Success => Ok(()),
+        Verdict::Success | Verdict::Warning(_) => Ok(()),
         Verdict::Failure(error) | Verdict::Unknown(error) => Err(error),
     }
 }
@@ -84,7 +87,7 @@ async fn run_exec(command: Vec<String>, limit: Duration, target: &Target) -> Ver
         Ok(answer) => {
             let mut output = answer.stdout;
             output.extend(answer.stderr);
-            output.truncate(BODY);
+            output.truncate(OUTPUT);
             Verdict::Failure(ProbeError::Command { output: String::from_utf8_lossy(&output).into_owned() })
         }
         Err(e) if e.kind() == cri::Kind::Deadline => Verdict::Failure(ProbeError::CommandTimeout { command: command.join(" "), limit }),
@@ -92,7 +95,7 @@ async fn run_exec(command: Vec<String>, limit: Duration, target: &Target) -> Ver
     }
 }
 
-fn port(port: &IntOrString, target: &Target) -> Option<u16> {
+pub(super) fn port(port: &IntOrString, target: &Target) -> Option<u16> {
     match port {
         IntOrString::Int(n) => u16::try_from(*n).ok(),
         IntOrString::String(name) => name.parse().ok().or_else(|| {
@@ -101,70 +104,4 @@ fn port(port: &IntOrString, target: &Target) -> Option<u16> {
             u16::try_from(named.container_port).ok()
         }),
     }
-}
-
-async fn get(action: &HTTPGetAction, target: &Target) -> Verdict {
-    let Some(port) = port(&action.port, target) else {
-        return Verdict::Unknown(ProbeError::NoPort);
-    };
-    let host = action.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| target.pod_ip.clone());
-    let path = action.path.clone().filter(|p| !p.is_empty()).unwrap_or_else(|| "/".into());
-    let path = if path.starts_with('/') { path } else { format!("/{path}") };
-    let https = action.scheme.as_deref() == Some("HTTPS");
-    let scheme = if https { "https" } else { "http" };
-    let shown = format!("{scheme}://{host}:{port}{path}");
-    let failed = |source: GetError| Verdict::Failure(ProbeError::Get { url: shown.clone(), source });
-    let stream = match TcpStream::connect((host.as_str(), port)).await {
-        Ok(stream) => stream,
-        Err(e) => return failed(e.into()),
-    };
-    let mut request = http::Request::builder().uri(&path).header("Connection", "close");
-    let headers = action.http_headers.iter().flatten();
-    let named = |n: &str| headers.clone().any(|h| h.name.eq_ignore_ascii_case(n));
-    if !named("host") {
-        request = request.header("Host", format!("{host}:{port}"));
-    }
-    if !named("user-agent") {
-        request = request.header("User-Agent", "kube-probe/1.36");
-    }
-    for h in headers.clone() {
-        request = request.header(&h.name, &h.value);
-    }
-    let request = match request.body(Empty::<bytes::Bytes>::new()) {
-        Ok(request) => request,
-        Err(e) => return Verdict::Unknown(ProbeError::BadRequest(e)),
-    };
-    let sent = if https {
-        match crate::tls::connect_unverified(stream, &host).await {
-            Ok(tls) => send(TokioIo::new(tls), request).await,
-            Err(e) => return failed(e.into()),
-        }
-    } else {
-        send(TokioIo::new(stream), request).await
-    };
-    match sent {
-        Ok((status, _)) if (200..400).contains(&status) => Verdict::Success,
-        Ok((status, _)) => Verdict::Failure(ProbeError::HttpStatus(status)),
-        Err(e) => failed(e.into()),
-    }
-}
-
-async fn send<T>(io: T, request: http::Request<Empty<bytes::Bytes>>) -> Result<(u16, usize), hyper::Error>
-where
-    T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-    let driver = tokio::spawn(connection);
-    let answer = sender.send_request(request).await;
-    let out = match answer {
-        Ok(answer) => {
-            let status = answer.status().as_u16();
-            // Read a bounded part, so that the server is not cut off in mid-answer.
-            let body = Limited::new(answer.into_body(), BODY).collect().await;
-            Ok((status, body.map_or(0, |b| b.to_bytes().len())))
-        }
-        Err(e) => Err(e),
-    };
-    driver.abort();
-    out
 }
