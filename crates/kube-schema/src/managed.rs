@@ -158,15 +158,16 @@ pub fn validate(entries: &Value) -> Result<(), ManagedError> {
     Managed::decode(entries).map(drop)
 }
 
-/// Undoes changes of times in `new` when nothing else differs from `old`: such a write is none.
+/// Undoes changes of times in `new` when nothing else differs from `old`: such a write is none. Entries are compared in any order, since they
+/// are sorted by time.
 pub fn keep_times(old: &Value, new: &mut Value) {
     let entries = |object: &Value| object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     let (old_entries, new_entries) = (entries(old), entries(new));
     if new_entries.is_empty() || old_entries.len() != new_entries.len() {
         return;
     }
-    let mut pairs = old_entries.iter().zip(&new_entries);
-    if pairs.clone().all(|(old, new)| old["time"] == new["time"]) || !pairs.all(|(old, new)| same_but(old, new, "time")) {
+    let is_known = |new: &Value| old_entries.iter().any(|old| same_but(old, new, "time"));
+    if old_entries == new_entries || !new_entries.iter().all(is_known) {
         return;
     }
     let (Some(old_members), Some(new_members)) = (old.as_object(), new.as_object()) else { return };

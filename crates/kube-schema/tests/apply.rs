@@ -299,6 +299,20 @@ fn an_apply_that_changes_nothing_keeps_its_time() {
 }
 
 #[test]
+fn an_apply_that_changes_nothing_keeps_its_time_among_other_managers() {
+    let mut web_app = Tracked::deployment();
+    let only = |label: &str| json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "labels": {label: "yes"}}});
+    web_app.apply("one", spec(Some(1), json!([web("a")])), false).unwrap();
+    web_app.now += 60;
+    let both = web_app.apply("two", only("two"), false).unwrap();
+    let mut later = both.clone();
+    later["metadata"]["managedFields"][0]["time"] = "2099-01-01T00:00:00Z".into();
+    later["metadata"]["managedFields"].as_array_mut().unwrap().reverse();
+    keep_times(&both, &mut later);
+    assert_eq!(later, both, "entries are sorted by time: a later one stands behind the others");
+}
+
+#[test]
 fn an_empty_entry_forgets_all_owners() {
     let mut web_app = Tracked::deployment();
     web_app.apply("one", spec(Some(1), json!([web("a")])), false).unwrap();
