@@ -11,7 +11,7 @@ use hns_sim::kernel::NoKernel;
 use hns_sim::switches::Switches;
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{DeleteParams, ObjectMeta, PostParams};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use service_proxy::hns::{Settings, vip_key};
@@ -101,6 +101,14 @@ impl World {
         let (services, slices) = (Api::<Service>::default_namespaced(self.admin()), Api::<EndpointSlice>::default_namespaced(self.admin()));
         services.delete(name, &DeleteParams::default()).await.unwrap();
         slices.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Changes a Service and its slice in nothing that the proxy looks at.
+    pub async fn touch(&self, name: &str) {
+        let (services, slices) = (Api::<Service>::default_namespaced(self.admin()), Api::<EndpointSlice>::default_namespaced(self.admin()));
+        let (params, note) = (PatchParams::default(), Patch::Merge(json!({"metadata": {"annotations": {"note": "touched"}}})));
+        services.patch(name, &params, &note).await.unwrap();
+        slices.patch(name, &params, &note).await.unwrap();
     }
 
     /// So much happens that the server forgets everything before.
