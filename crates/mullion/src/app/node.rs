@@ -155,7 +155,9 @@ async fn run_fabric_and_proxy(
     shutdown: &CancellationToken,
 ) -> Result<()> {
     let node = &config.config.node;
-    if node.without.contains(&Part::Fabric) && node.without.contains(&Part::Proxy) {
+    // An agent alone needs no identity of the cluster, and may not be allowed to read it. A node without any part only says whom it reaches.
+    let runs = |part: Part| !node.without.contains(&part);
+    if runs(Part::Kubelet) && !runs(Part::Fabric) && !runs(Part::Proxy) {
         return Ok(());
     }
     let cluster_uid = tokio::select! {
