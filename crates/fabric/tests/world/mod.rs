@@ -454,8 +454,10 @@ impl World {
                         Ok(seen) if seen == own.to_string() => Ok(()),
                         other => Err(format!("{other:?}")),
                     });
-                    let exact = echo(&from.ns, *ip, largest);
-                    assert!(exact.is_ok(), "{from_name} to {to_name} at {ip}, {largest} bytes: {exact:?}");
+                    // Again when one is lost: a datagram may be, on a busy machine. One that is too large never arrives.
+                    until(format!("{from_name} to {to_name} at {ip}, {largest} bytes"), || {
+                        echo(&from.ns, *ip, largest).map_err(|error| error.to_string())
+                    });
                     let more = echo(&from.ns, *ip, largest + 1).unwrap_err();
                     assert_eq!(more.raw_os_error(), Some(90), "EMSGSIZE of {from_name} to {to_name} at {ip} for a byte more: {more}");
                 }
