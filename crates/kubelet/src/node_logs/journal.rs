@@ -82,9 +82,10 @@ fn copy_from<S: Source>(journals: &[Journal<S>], services: &[String], query: &Qu
             && until.is_none_or(|until| entry.realtime <= until)
             && boot.is_none_or(|boot| entry.boot == boot)
     };
+    let deadline = Instant::now() + super::LIMIT;
     let mut entries: Vec<(usize, Entry)> = Vec::new();
     for (number, journal) in journals.iter().enumerate().rev() {
-        for entry in of_units(journal, &units)?.into_iter().filter(&wanted) {
+        for entry in of_units(journal, &units, deadline)?.into_iter().filter(&wanted) {
             if entries.len() >= MAX_ENTRIES {
                 break;
             }
@@ -93,7 +94,6 @@ fn copy_from<S: Source>(journals: &[Journal<S>], services: &[String], query: &Qu
     }
     entries.sort_by_key(|(number, entry)| (entry.realtime, *number, entry.offset));
     let pattern = query.regex().ok().flatten();
-    let until = Instant::now() + super::LIMIT;
     let line = |(number, entry): &(usize, Entry)| {
         let fields = journals[*number].fields(entry.offset).ok()?;
         if let Some(pattern) = &pattern
@@ -105,11 +105,11 @@ fn copy_from<S: Source>(journals: &[Journal<S>], services: &[String], query: &Qu
     };
     let lines: Box<dyn Iterator<Item = _>> = match query.tail.and_then(|tail| usize::try_from(tail).ok()) {
         Some(tail) => {
-            let mut last: Vec<_> = entries.iter().rev().take_while(|_| Instant::now() < until).filter_map(line).take(tail).collect();
+            let mut last: Vec<_> = entries.iter().rev().take_while(|_| Instant::now() < deadline).filter_map(line).take(tail).collect();
             last.reverse();
             Box::new(last.into_iter())
         }
-        None => Box::new(entries.iter().filter_map(line)),
+        None => Box::new(entries.iter().take_while(|_| Instant::now() < deadline).filter_map(line)),
     };
     let mut before = None;
     for (boot, line) in lines {
@@ -127,13 +127,16 @@ fn copy_from<S: Source>(journals: &[Journal<S>], services: &[String], query: &Qu
     Ok(())
 }
 
-/// The entries of units in one journal.
-fn of_units<S: Source>(journal: &Journal<S>, units: &BTreeSet<String>) -> Result<Vec<Entry>, JournalError> {
+/// The entries of units in one journal, as far as they are found before the deadline.
+fn of_units<S: Source>(journal: &Journal<S>, units: &BTreeSet<String>, deadline: Instant) -> Result<Vec<Entry>, JournalError> {
     let mut all = Vec::new();
     let mut seen = BTreeSet::new();
     for (field, with) in FIELDS {
         for (_, data) in journal.values(field)?.into_iter().filter(|(unit, _)| units.contains(unit)) {
             for offset in journal.entries_of(data, MAX_ENTRIES)? {
+                if Instant::now() >= deadline {
+                    return Ok(all);
+                }
                 // An entry of a journal that was cut off is passed over.
                 let Ok(entry) = journal.entry(offset) else { continue };
                 let belongs = || with.is_none_or(|with| journal.has_field(offset, with).unwrap_or(false));
@@ -240,6 +243,16 @@ mod tests {
         })
         .unwrap();
         assert_eq!(count, 3);
+    }
+
+    #[test]
+    fn a_chain_that_leads_back_to_itself_ends_with_an_error() {
+        let mut bytes = web();
+        let (_, data) = Journal::open(bytes.clone()).unwrap().values("_SYSTEMD_UNIT").unwrap()[0].clone();
+        let next = usize::try_from(data).unwrap() + 32;
+        bytes[next..next + 8].copy_from_slice(&data.to_le_bytes());
+        let error = Journal::open(bytes).unwrap().values("_SYSTEMD_UNIT").unwrap_err();
+        assert_eq!(error.to_string(), format!("an object at {data} is damaged"));
     }
 
     #[test]

@@ -8,6 +8,10 @@ use std::io::{self, Read as _};
 const MAX_CHAIN: usize = 1 << 20;
 /// Bytes of a field that are read.
 const MAX_FIELD: u64 = 64 << 10;
+/// Bytes of a field whose values are listed: names of units and ids.
+const MAX_VALUE: u64 = 4 << 10;
+/// Bytes of all values of a field.
+const MAX_VALUES: usize = 16 << 20;
 /// Fields of an entry.
 const MAX_ITEMS: u64 = 1024;
 /// Buckets of a table that are read.
@@ -127,17 +131,25 @@ impl<S: Source> Journal<S> {
         Ok((bytes, size))
     }
 
-    /// The values of a field, with the objects that hold them.
+    /// The values of a field, with the objects that hold them. Each object names one that was written before it: a chain has an end.
     pub(super) fn values(&self, name: &str) -> Result<Vec<(String, u64)>, JournalError> {
         let Some(mut data) = self.field(name)? else { return Ok(Vec::new()) };
-        let mut all = Vec::new();
-        while data != 0 && all.len() < MAX_CHAIN {
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for _ in 0..MAX_CHAIN {
+            if data == 0 || bytes > MAX_VALUES {
+                break;
+            }
             let (head, _) = self.object(data, DATA, 64)?;
-            let payload = self.payload(data)?;
+            let payload = self.payload(data, MAX_VALUE)?;
             if let Some(value) = payload.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
+                bytes += value.len();
                 all.push((String::from_utf8_lossy(value).into_owned(), data));
             }
-            data = u64_at(&head, 32);
+            let next = u64_at(&head, 32);
+            if next >= data {
+                return Err(JournalError::Damaged(data));
+            }
+            data = next;
         }
         Ok(all)
     }
@@ -165,18 +177,18 @@ impl<S: Source> Journal<S> {
         Ok(None)
     }
 
-    /// `NAME=VALUE` of an object, as far as [`MAX_FIELD`].
-    fn payload(&self, data: u64) -> Result<Vec<u8>, JournalError> {
+    /// `NAME=VALUE` of an object, of which `most` bytes are read.
+    fn payload(&self, data: u64, most: u64) -> Result<Vec<u8>, JournalError> {
         let start = if self.compact { 72 } else { 64 };
         let (head, size) = self.object(data, DATA, start)?;
         let length = size - start;
         match head[1] {
-            0 => self.read(data + start, length.min(MAX_FIELD)),
+            0 => self.read(data + start, length.min(most)),
             4 => {
-                let packed = self.read(data + start, length.min(MAX_FIELD * 16))?;
+                let packed = self.read(data + start, length.min(most * 16))?;
                 let mut plain = Vec::new();
                 let decoder = ruzstd::decoding::StreamingDecoder::new(packed.as_slice()).map_err(|_| JournalError::Damaged(data))?;
-                decoder.take(MAX_FIELD).read_to_end(&mut plain).map_err(|_| JournalError::Damaged(data))?;
+                decoder.take(most).read_to_end(&mut plain).map_err(|_| JournalError::Damaged(data))?;
                 Ok(plain)
             }
             // Long texts of systemd before 246.
@@ -224,14 +236,14 @@ impl<S: Source> Journal<S> {
 
     /// Whether an entry has this `NAME=VALUE`.
     pub(super) fn has_field(&self, entry: u64, field: &str) -> Result<bool, JournalError> {
-        Ok(self.items(entry)?.into_iter().any(|data| self.payload(data).is_ok_and(|payload| payload == field.as_bytes())))
+        Ok(self.items(entry)?.into_iter().any(|data| self.payload(data, MAX_FIELD).is_ok_and(|payload| payload == field.as_bytes())))
     }
 
     /// The fields of an entry; what cannot be read is left out.
     pub(super) fn fields(&self, entry: u64) -> Result<Fields, JournalError> {
         let mut fields = Fields::new();
         for data in self.items(entry)? {
-            let Ok(payload) = self.payload(data) else { continue };
+            let Ok(payload) = self.payload(data, MAX_FIELD) else { continue };
             let Some(at) = payload.iter().position(|byte| *byte == b'=') else { continue };
             let name: Cow<'_, str> = String::from_utf8_lossy(&payload[..at]);
             fields.insert(name.into_owned(), payload[at + 1..].to_vec());
