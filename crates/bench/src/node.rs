@@ -128,7 +128,7 @@ async fn ours(args: &Args, figures: &mut Figures) -> Result<()> {
     let mut pods = world.pods(agent.name()).await?;
     pods.node_ready().await.with_context(|| world.site.log("node"))?;
     let limits =
-        Limits { idle: mb(IDLE_MB), some: mb(SOME_MB), cpu: Limit::AtMost(Amount::percent(IDLE_CPU_PERCENT)), one: time(ONE), exit: exit(&world) };
+        Limits { idle: mb(IDLE_MB), some: mb(SOME_MB), cpu: Limit::AtMost(Amount::percent(IDLE_CPU_PERCENT)), one: time(ONE), exit: time(EXIT) };
     let (up, down) = small(&world, &mut pods, &agent, figures, &limits).await.with_context(|| world.site.log("node"))?;
     let cri = direct::crowd(&world.containerd, SOME).await?;
     for (name, ours, direct) in [("created", up, cri.up), ("deleted", down, cri.down)] {
@@ -168,11 +168,6 @@ fn mb(most: f64) -> Limit {
 
 fn time(most: Duration) -> Limit {
     Limit::AtMost(Amount::time(most))
-}
-
-/// A runtime without events is listed once a second, whatever the agent does.
-fn exit(world: &World) -> Limit {
-    if world.containerd.has_events { time(EXIT) } else { Limit::Background }
 }
 
 /// Memory, one pod, 50 pods, and exits. Returns how long 50 pods took to come and to go.

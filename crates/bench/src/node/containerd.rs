@@ -30,8 +30,6 @@ pub struct Containerd {
     directory: PathBuf,
     process: Running,
     pub client: cri::Client,
-    /// Whether CRI's own events are there.
-    pub has_events: bool,
 }
 
 impl Containerd {
@@ -64,10 +62,7 @@ impl Containerd {
         }
         std::fs::write(path("image.tar"), image()?)?;
         run(Command::new("ctr").arg("--address").arg(path("socket")).args(["--namespace", "k8s.io", "images", "import"]).arg(path("image.tar")), "")?;
-        let mut events = client.events();
-        let first = tokio::time::timeout(Duration::from_secs(2), events.next()).await;
-        let has_events = !matches!(first, Ok(Some(cri::Notice::Unsupported { .. }) | None));
-        Ok(Self { directory: directory.to_owned(), process, client, has_events })
+        Ok(Self { directory: directory.to_owned(), process, client })
     }
 
     /// Its address, as an agent takes it.
