@@ -15,15 +15,6 @@ use crate::common::World;
 
 const NAME: &str = "disk.example.com";
 
-async fn linux_world() -> World {
-    let mut world = World::new().await;
-    world.os = NodeOs::Linux;
-    std::fs::create_dir_all(world.drive().join("etc")).unwrap();
-    world.start_agent();
-    world.eventually("node Ready", async || world.node_is_ready().await).await;
-    world
-}
-
 impl World {
     fn start_driver(&self, options: Options) -> Driver {
         Driver::start(&self.drive(), options, Default::default())
@@ -111,7 +102,7 @@ impl World {
 
 #[tokio::test]
 async fn a_driver_comes_and_goes() {
-    let world = linux_world().await;
+    let world = World::linux().await;
     let driver = world.start_driver(Options::new(NAME));
     world.registered(NAME).await;
     world.eventually("the driver told", async || driver.state().registrations == [(true, String::new())]).await;
@@ -140,7 +131,7 @@ async fn a_driver_comes_and_goes() {
 
 #[tokio::test]
 async fn a_volume_is_attached_staged_once_and_published_to_each_pod() {
-    let world = linux_world().await;
+    let world = World::linux().await;
     world.secret("stage", json!({"user": "u"})).await;
     world.secret("publish", json!({"password": "p"})).await;
     world.csi_driver(json!({"podInfoOnMount": true, "tokenRequests": [{"audience": "vault"}]})).await;
@@ -196,7 +187,7 @@ async fn a_volume_is_attached_staged_once_and_published_to_each_pod() {
 
 #[tokio::test]
 async fn an_inline_volume_lives_with_its_pod() {
-    let world = linux_world().await;
+    let world = World::linux().await;
     world.csi_driver(json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"]})).await;
     let driver = world.start_driver(Options::new(NAME));
     world.registered(NAME).await;
@@ -222,7 +213,7 @@ async fn an_inline_volume_lives_with_its_pod() {
 
 #[tokio::test]
 async fn what_a_driver_refuses_is_told_and_tried_again() {
-    let world = linux_world().await;
+    let world = World::linux().await;
     world.csi_driver(json!({"attachRequired": false})).await;
     let driver = world.start_driver(Options::new(NAME));
     world.registered(NAME).await;
@@ -242,7 +233,7 @@ async fn what_a_driver_refuses_is_told_and_tried_again() {
 
 #[tokio::test]
 async fn the_next_agent_takes_down_what_the_last_one_left() {
-    let mut world = linux_world().await;
+    let mut world = World::linux().await;
     world.csi_driver(json!({})).await;
     let driver = world.start_driver(Options::new(NAME));
     world.registered(NAME).await;
@@ -280,7 +271,7 @@ async fn the_next_agent_takes_down_what_the_last_one_left() {
 
 #[tokio::test]
 async fn a_volume_that_has_grown_grows_its_file_system_and_is_measured() {
-    let world = linux_world().await;
+    let world = World::linux().await;
     world.csi_driver(json!({"attachRequired": false})).await;
     let driver = world.start_driver(Options::new(NAME));
     world.registered(NAME).await;
@@ -310,7 +301,7 @@ async fn a_volume_that_has_grown_grows_its_file_system_and_is_measured() {
 #[tokio::test]
 async fn a_disk_of_a_cloud_is_mounted_by_its_driver() {
     const DISK: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/disks/d";
-    let world = linux_world().await;
+    let world = World::linux().await;
     let listed = async || {
         let annotations = world.csi_node().await["metadata"]["annotations"].clone();
         annotations["storage.alpha.kubernetes.io/migrated-plugins"].as_str().is_some_and(|all| all.contains("kubernetes.io/azure-disk,"))
@@ -342,7 +333,7 @@ async fn a_disk_of_a_cloud_is_mounted_by_its_driver() {
 fn with_devices(test: &str, run: impl AsyncFnOnce(World)) {
     linux_sys::ns::in_lab(test, || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        runtime.block_on(async { run(linux_world().await).await });
+        runtime.block_on(async { run(World::linux().await).await });
     });
 }
 
@@ -529,7 +520,7 @@ async fn cve_2024_3744_2023_2878_no_log_and_no_event_shows_tokens_or_secrets() {
     let logged = Logged::default();
     let _guard = tracing::subscriber::set_default(logged.clone());
     tracing::debug!("logging is seen");
-    let world = linux_world().await;
+    let world = World::linux().await;
     world.csi_driver(json!({"attachRequired": false, "tokenRequests": [{"audience": "vault"}]})).await;
     let driver = world.start_driver(Options::new(NAME));
     world.registered(NAME).await;

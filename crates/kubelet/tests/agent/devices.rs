@@ -2,7 +2,6 @@
 
 use device_plugin::pod_resources::pod_resources_lister_client::PodResourcesListerClient;
 use device_plugin::pod_resources::{AllocatableResourcesRequest, ContainerDevices, GetPodResourcesRequest, ListPodResourcesRequest};
-use host::NodeOs;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use test_lab::csi::{Driver, Options};
@@ -13,15 +12,6 @@ use crate::common::World;
 use crate::common::device_plugin::{Plugin, device, register};
 
 const GPU: &str = "example.com/gpu";
-
-async fn world() -> World {
-    let mut world = World::new().await;
-    world.os = NodeOs::Linux;
-    std::fs::create_dir_all(world.drive().join("etc")).unwrap();
-    world.start_agent();
-    world.eventually("node Ready", async || world.node_is_ready().await).await;
-    world
-}
 
 fn container(name: &str, count: u32) -> Value {
     json!({"name": name, "image": "serve:1", "resources": {"limits": {GPU: count.to_string()}, "requests": {GPU: count.to_string()}}})
@@ -56,7 +46,7 @@ impl World {
 
 #[tokio::test]
 async fn a_pod_gets_its_devices_and_gives_them_back() {
-    let world = world().await;
+    let world = World::linux().await;
     let plugin = world.plugin(&["g1", "g2", "g3"]).await;
     world.shows("3", "3").await;
     world.pod("one", json!({"containers": [container("c", 2)]})).await;
@@ -103,7 +93,7 @@ async fn a_pod_gets_its_devices_and_gives_them_back() {
 
 #[tokio::test]
 async fn init_containers_leave_their_devices_to_later_ones() {
-    let world = world().await;
+    let world = World::linux().await;
     let plugin = world.plugin(&["g1", "g2"]).await;
     world.shows("2", "2").await;
     world.runtime.state.lock().unwrap().images.insert("exit-0:1".into());
@@ -117,7 +107,7 @@ async fn init_containers_leave_their_devices_to_later_ones() {
 
 #[tokio::test]
 async fn pods_keep_their_devices_when_the_agent_starts_again() {
-    let mut world = world().await;
+    let mut world = World::linux().await;
     let plugin = world.plugin(&["g1", "g2"]).await;
     world.shows("2", "2").await;
     world.pod("one", json!({"containers": [container("c", 1)]})).await;
@@ -153,7 +143,7 @@ async fn pods_keep_their_devices_when_the_agent_starts_again() {
 
 #[tokio::test]
 async fn a_plug_in_that_refuses_fails_the_pod_and_one_that_is_gone_offers_nothing() {
-    let world = world().await;
+    let world = World::linux().await;
     let plugin = world.plugin(&["g1"]).await;
     world.shows("1", "1").await;
     *plugin.refuses.lock().unwrap() = true;
@@ -167,7 +157,7 @@ async fn a_plug_in_that_refuses_fails_the_pod_and_one_that_is_gone_offers_nothin
 
 #[tokio::test]
 async fn registrations_are_checked() {
-    let world = world().await;
+    let world = World::linux().await;
     let _plugin = Plugin::serve(&world.agent_dir().join("device-plugins"), "gpu.sock", &["g1"]);
     for (endpoint, resource, version, why) in [
         ("gpu.sock", GPU, "v1alpha", r#"requested API version "v1alpha" is not supported by kubelet. Supported version is ["v1beta1"]"#),
@@ -184,7 +174,7 @@ async fn registrations_are_checked() {
 
 #[tokio::test]
 async fn a_plug_in_may_register_in_the_directory_of_plug_ins() {
-    let world = world().await;
+    let world = World::linux().await;
     let options = Options { kind: "DevicePlugin".into(), versions: vec!["v1beta1".into()], ..Options::new(GPU) };
     let registrar = Driver::start(&world.drive(), options, Default::default());
     // In the place of the driver that the registration names.

@@ -71,6 +71,16 @@ impl Drop for World {
 }
 
 impl World {
+    /// One with a Linux node, whose agent runs and is Ready.
+    pub async fn linux() -> Self {
+        let mut world = Self::new().await;
+        world.os = NodeOs::Linux;
+        std::fs::create_dir_all(world.drive().join("etc")).unwrap();
+        world.start_agent();
+        world.eventually("node Ready", async || world.node_is_ready().await).await;
+        world
+    }
+
     /// API server and runtime, no agent yet; the network is ready.
     pub async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
