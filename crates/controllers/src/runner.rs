@@ -1,7 +1,8 @@
 //! Work queue of every controller: keys, each processed by at most one task at a time.
 //!
 //! Guarantees: a key added while it is worked on runs once more afterwards; a key that fails comes back with growing delays of its own;
-//! adding a key never waits. A key carries no data: the work reads the newest state when it starts.
+//! adding a key never waits. A key carries no data: the work reads the newest state when it starts. A key whose work is long (a workload of
+//! thousands of pods, each of which changes) rests after it, so that it never takes a processor for itself; changes meanwhile are one run.
 
 use std::{
     cmp::Reverse,
@@ -21,6 +22,12 @@ use tokio_util::sync::CancellationToken;
 /// Delays of a key that keeps failing (client-go's default rate limiter: 5 ms doubling; ours stops at 10 s).
 const FIRST_DELAY: Duration = Duration::from_millis(5);
 const LAST_DELAY: Duration = Duration::from_secs(10);
+
+/// Work that took the processor for less needs no rest.
+const SHORT: Duration = Duration::from_millis(2);
+/// How long a key rests after longer work, in multiples of the processor time that it took: it has a quarter of a processor at most.
+const REST: u32 = 3;
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// Bounds of a key.
 pub(crate) trait QueueKey: Clone + Eq + Hash + Ord + fmt::Debug + Send + 'static {}
@@ -42,6 +49,8 @@ struct State<K> {
     dirty: HashSet<K>,
     working: HashSet<K>,
     delayed: BinaryHeap<Reverse<(Instant, K)>>,
+    /// Keys whose work has ended, which count as worked on until these times.
+    resting: BinaryHeap<Reverse<(Instant, K)>>,
     failures: HashMap<K, Backoff>,
 }
 
@@ -58,8 +67,14 @@ impl<K> Clone for Queue<K> {
 
 impl<K: QueueKey> Default for Queue<K> {
     fn default() -> Self {
-        let state =
-            State { ready: VecDeque::new(), dirty: HashSet::new(), working: HashSet::new(), delayed: BinaryHeap::new(), failures: HashMap::new() };
+        let state = State {
+            ready: VecDeque::new(),
+            dirty: HashSet::new(),
+            working: HashSet::new(),
+            delayed: BinaryHeap::new(),
+            resting: BinaryHeap::new(),
+            failures: HashMap::new(),
+        };
         Self { inner: Arc::new((Mutex::new(state), Notify::new())) }
     }
 }
@@ -100,19 +115,22 @@ impl<K: QueueKey> Queue<K> {
                 let next = self.state().take(Instant::now());
                 let Some(key) = next else { break };
                 let work = work(key.clone());
-                running.push(async move { (key, work.await) });
+                running.push(async move {
+                    let (busy, result) = timed(work).await;
+                    (key, busy, result)
+                });
             }
             let timer = self.state().next_timer();
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                Some((key, result)) = running.next() => self.finish(name, key, result),
+                Some((key, busy, result)) = running.next() => self.finish(name, key, busy, result),
                 () = self.inner.1.notified() => {}
                 () = sleep_until(timer), if running.len() < parallel => {}
             }
         }
     }
 
-    fn finish(&self, name: &'static str, key: K, result: anyhow::Result<Next>) {
+    fn finish(&self, name: &'static str, key: K, busy: Duration, result: anyhow::Result<Next>) {
         let mut state = self.state();
         let delay = match result {
             Ok(next) => {
@@ -136,8 +154,24 @@ impl<K: QueueKey> Queue<K> {
         if let Some(delay) = delay {
             state.delayed.push(Reverse((Instant::now() + delay, key.clone())));
         }
-        state.done(key);
+        match busy {
+            short if short < SHORT => state.done(key),
+            long => state.resting.push(Reverse((Instant::now() + (long * REST).min(LONGEST_REST), key))),
+        }
     }
+}
+
+/// Awaits `work`, and says how long it held the processor: the time within its polls.
+async fn timed<T>(work: impl Future<Output = T>) -> (Duration, T) {
+    let (mut work, mut busy) = (std::pin::pin!(work), Duration::ZERO);
+    let result = std::future::poll_fn(|context| {
+        let begun = std::time::Instant::now();
+        let polled = work.as_mut().poll(context);
+        busy += begun.elapsed();
+        polled
+    })
+    .await;
+    (busy, result)
 }
 
 async fn sleep_until(timer: Option<Instant>) {
@@ -156,6 +190,13 @@ impl<K: QueueKey> State<K> {
 
     /// The next key to work on; it counts as worked on from now.
     fn take(&mut self, now: Instant) -> Option<K> {
+        while let Some(Reverse((until, _))) = self.resting.peek()
+            && *until <= now
+        {
+            if let Some(Reverse((_, key))) = self.resting.pop() {
+                self.done(key);
+            }
+        }
         while let Some(Reverse((at, _))) = self.delayed.peek()
             && *at <= now
         {
@@ -177,7 +218,7 @@ impl<K: QueueKey> State<K> {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.delayed.peek().map(|Reverse((at, _))| *at)
+        [&self.delayed, &self.resting].into_iter().filter_map(|times| times.peek().map(|Reverse((at, _))| *at)).min()
     }
 }
 
@@ -216,6 +257,39 @@ mod tests {
             .await;
         assert_eq!(most.load(Ordering::SeqCst), 1);
         assert_eq!(runs.load(Ordering::SeqCst), 3, "two additions while working are one more run");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_rests_after_long_work_and_others_go_on() {
+        let queue = Queue::<&str>::default();
+        let (stop, log, again) = (CancellationToken::new(), Mutex::new(Vec::new()), queue.clone());
+        queue.extend(["heavy", "light"]);
+        let (begun, end) = (Instant::now(), stop.clone());
+        queue
+            .run("test", 1, stop, |key| {
+                let mut log = log.lock().unwrap();
+                let runs = log.iter().filter(|(known, _)| *known == key).count();
+                log.push((key, begun.elapsed()));
+                // Changes that come during the work and its rest are one further run.
+                again.add(key);
+                if runs == 3 {
+                    end.cancel();
+                }
+                let heavy = key == "heavy";
+                async move {
+                    if heavy {
+                        std::thread::sleep(Duration::from_millis(5));
+                    } else {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    Ok(Next::Change)
+                }
+            })
+            .await;
+        let log = log.into_inner().unwrap();
+        let of = |key: &str| log.iter().filter(|(known, _)| *known == key).map(|(_, at)| *at).collect::<Vec<_>>();
+        assert_eq!(of("light").len(), 4, "work that waits does not rest: {log:?}");
+        assert!(of("heavy").windows(2).all(|pair| pair[1] - pair[0] >= Duration::from_millis(15)), "{log:?}");
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ mod bind;
 mod cache;
 mod config;
 mod disks;
+mod memo;
 mod neighbours;
 mod place;
 mod preempt;
@@ -37,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::runner::{Next, Queue};
 use cache::Cache;
 pub use config::{SchedulerConfig, SchedulerConfigError};
+use memo::Memo;
 use place::Unfit;
 use preempt::{Budget, Sacrifice};
 use profile::Profile;
@@ -57,6 +59,7 @@ struct State {
     /// The longest delay between attempts for one pod.
     last_delay: Duration,
     cache: Cache,
+    memo: Memo,
     /// Pods that fitted nowhere, waiting for a change, with their delays.
     parked: HashMap<Key, Parked>,
     delays: HashMap<Key, Backoff>,
@@ -245,7 +248,7 @@ fn decide(state: &mut State, sources: &Sources, profile: &Arc<Profile>, key: &Ke
         return Decision::Placed;
     }
     let world = World::of(pod, profile, sources, &state.given);
-    match place::place(pod, &world, state.cache.nodes()) {
+    match place::place(pod, &world, state.cache.nodes(), &mut state.memo) {
         Ok((node, steps)) => {
             state.preempting.remove(key);
             state.cache.assume(key, pod, &node);
@@ -311,7 +314,7 @@ fn make_room(state: &mut State, sources: &Sources, profile: &Arc<Profile>, key: 
         return Room::Found;
     }
     let world = World::of(pod, profile, sources, &state.given);
-    let Err(unfit) = place::place(pod, &world, state.cache.nodes()) else { return Room::Found };
+    let Err(unfit) = place::place(pod, &world, state.cache.nodes(), &mut state.memo) else { return Room::Found };
     state.park(key, pod);
     match preempt::sacrifice(pod, &world, &state.cache, budgets, &unfit) {
         Err(attempts) => Room::None { why: unfit.despite_preemption(&attempts) },

@@ -21,7 +21,7 @@ use serde_json::json;
 use super::{
     Context,
     plan::{Action, plan},
-    rows::{DeploymentView, HASH_LABEL, RsRow},
+    rows::{DeploymentView, HASH_LABEL, RsRow, Strategy},
     status,
 };
 use crate::{
@@ -89,8 +89,11 @@ async fn claim(context: &Context, key: &Key, view: &DeploymentView, selector: &S
     Ok((mine, claimed))
 }
 
-/// Pods of old ReplicaSets that have not ended yet.
+/// Pods of old ReplicaSets that have not ended yet. Only Recreate waits for them, and there may be many pods.
 fn old_pods(context: &Context, key: &Key, view: &DeploymentView, sets: &[RsRow]) -> usize {
+    if view.strategy != Strategy::Recreate {
+        return 0;
+    }
     let old: Vec<&str> = sets.iter().filter(|set| set.template != view.template).map(|set| set.uid.as_str()).collect();
     let pods = context.views.pods.in_namespace(&key.ns);
     let of_old = |uid: &str| old.contains(&uid);

@@ -21,6 +21,10 @@ pub(super) struct Usage {
     pub ports: Vec<HostPort>,
     /// The pods themselves.
     pub members: Vec<Arc<PodRow>>,
+    /// Those of them that have wishes about other pods.
+    pub minded: Vec<Arc<PodRow>>,
+    /// Names this state of the node and its pods: no other state of a node of the cache has or had it. Zero where no cache holds it.
+    pub stamp: u64,
 }
 
 impl Usage {
@@ -36,6 +40,9 @@ impl Usage {
     fn add(&mut self, pod: &Arc<PodRow>) {
         self.pods += 1;
         self.members.push(pod.clone());
+        if pod.rules.concern_others() {
+            self.minded.push(pod.clone());
+        }
         add(&mut self.requests, &pod.requests);
         add(&mut self.weight, &pod.weight);
         self.ports.extend(pod.ports.iter().cloned());
@@ -71,6 +78,8 @@ impl NodeState {
 pub(super) struct Cache {
     nodes: BTreeMap<String, NodeState>,
     places: HashMap<Key, String>,
+    /// The last stamp that was given.
+    stamp: u64,
 }
 
 impl Cache {
@@ -96,8 +105,10 @@ impl Cache {
 
     /// A node changed or went away.
     pub fn set_node(&mut self, name: &str, row: Option<Arc<NodeRow>>) {
+        self.stamp += 1;
         let state = self.nodes.entry(name.to_owned()).or_default();
         state.row = row;
+        state.usage.stamp = self.stamp;
         if state.row.is_none() && state.pods.is_empty() {
             self.nodes.remove(name);
         }
@@ -134,6 +145,8 @@ impl Cache {
             None => state.usage.add(&pod),
             Some(_) => state.recount(),
         }
+        self.stamp += 1;
+        state.usage.stamp = self.stamp;
         self.places.insert(key.clone(), node.to_owned());
     }
 
@@ -142,6 +155,8 @@ impl Cache {
         if let Some(state) = self.nodes.get_mut(&node) {
             state.pods.remove(key);
             state.recount();
+            self.stamp += 1;
+            state.usage.stamp = self.stamp;
             if state.row.is_none() && state.pods.is_empty() {
                 self.nodes.remove(&node);
             }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint, WeightedPodAffinityTerm};
 
 use super::{
-    place::{Candidate, Refusal, is_repelled, suits},
+    place::{Candidate, Judged, Refusal, is_repelled, suits},
     profile::Plugin,
     rows::{NodeRow, PodRow},
     score::MAX,
@@ -64,7 +64,7 @@ pub(super) struct Spread {
 
 impl Spread {
     /// Whether a node is part of the count.
-    fn counts(&self, pod: &PodRow, name: &str, node: &NodeRow) -> bool {
+    pub fn counts(&self, pod: &PodRow, name: &str, node: &NodeRow) -> bool {
         (self.unasked || suits(pod, name, node)) && (self.repelling || !is_repelled(pod, node))
     }
 
@@ -82,7 +82,7 @@ impl Spread {
     }
 
     /// How many pods of a node it counts.
-    fn members(&self, pod: &PodRow, members: &[std::sync::Arc<PodRow>]) -> i64 {
+    pub fn members(&self, pod: &PodRow, members: &[std::sync::Arc<PodRow>]) -> i64 {
         // Upstream: a selector that matches everything counts nothing.
         if self.selector.is_empty() {
             return 0;
@@ -146,6 +146,11 @@ impl Rules {
         !self.near.is_empty() || !self.spread.is_empty()
     }
 
+    /// Whether the pod says where others are to be, or where it is to be for others that come.
+    pub fn concern_others(&self) -> bool {
+        !self.near.is_empty() || !self.apart.is_empty() || !self.likes.is_empty()
+    }
+
     /// Whether the pod says nothing about how it is to be spread.
     pub fn spreads_by_default(&self) -> bool {
         self.spread.is_empty()
@@ -176,7 +181,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Looks at every placed pod once.
+    /// Looks at every placed pod once, if it matters to the pod or the pod to it.
     pub fn of<'a>(pod: &PodRow, world: &World, nodes: impl Iterator<Item = Candidate<'a>>) -> Self {
         let rules = &pod.rules;
         let spread = if rules.spread.is_empty() { world.spread_defaults() } else { rules.spread.clone() };
@@ -212,7 +217,8 @@ impl Neighbours {
 
     fn count_company(&mut self, pod: &PodRow, world: &World, (_, node, usage): Candidate<'_>, with_preferences: bool) {
         let (rules, spaces) = (&pod.rules, &world.spaces);
-        for other in &usage.members {
+        let others = if rules.concern_others() { &usage.members } else { &usage.minded };
+        for other in others {
             if !rules.near.is_empty() && rules.near.iter().all(|term| term.matches(other, spaces)) {
                 count(&rules.near, &mut self.near, node, |_| true);
             }
@@ -248,27 +254,34 @@ impl Neighbours {
     }
 
     /// How well each of the `fitting` nodes keeps the pod's like apart; a node without the labels is the last choice.
-    pub fn spread_scores<'a>(&self, pod: &PodRow, nodes: impl Iterator<Item = Candidate<'a>>, fitting: &[Candidate<'a>]) -> Vec<i64> {
+    pub fn spread_scores<'a>(&self, nodes: impl Iterator<Item = Judged<'a>>, fitting: &[Judged<'a>]) -> Vec<i64> {
         if self.soft.is_empty() {
             return vec![0; fitting.len()];
         }
         let qualifies = |node: &NodeRow| !self.needs_all_labels || self.soft.iter().all(|one| node.labels.contains_key(&one.topology));
-        let counts = self.soft_counts(pod, nodes.filter(|(_, node, _)| qualifies(node)), fitting.iter().filter(|(_, node, _)| qualifies(node)));
-        let qualified = fitting.iter().filter(|(_, node, _)| qualifies(node)).count();
+        let counts = self.soft_counts(nodes.filter(|((_, node, _), _)| qualifies(node)), fitting.iter().filter(|((_, node, _), _)| qualifies(node)));
+        let qualified = fitting.iter().filter(|((_, node, _), _)| qualifies(node)).count();
+        #[expect(clippy::cast_precision_loss, reason = "upstream's arithmetic")]
+        let weights: Vec<f64> = self
+            .soft
+            .iter()
+            .zip(&counts)
+            .map(|(one, domains)| {
+                let size = if one.topology == HOSTNAME { qualified } else { domains.len() };
+                (size as f64 + 2.0).ln()
+            })
+            .collect();
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's arithmetic")]
-        let crowd = |(_, node, usage): &Candidate<'_>| -> i64 {
+        let crowd = |((_, node, _), facts): &Judged<'_>| -> i64 {
             let mut sum = 0.0;
-            for (constraint, domains) in self.soft.iter().zip(&counts) {
+            for (((constraint, domains), weight), (members, _)) in self.soft.iter().zip(&counts).zip(&weights).zip(&facts.spread) {
                 let Some(value) = node.labels.get(&constraint.topology) else { continue };
-                let (count, size) = match constraint.topology == HOSTNAME {
-                    true => (constraint.members(pod, &usage.members), qualified),
-                    false => (domains.get(value.as_str()).copied().unwrap_or_default(), domains.len()),
-                };
-                sum += count as f64 * (size as f64 + 2.0).ln() + (constraint.max_skew - 1) as f64;
+                let count = if constraint.topology == HOSTNAME { *members } else { domains.get(value.as_str()).copied().unwrap_or_default() };
+                sum += count as f64 * weight + (constraint.max_skew - 1) as f64;
             }
             sum.round() as i64
         };
-        let crowds: Vec<Option<i64>> = fitting.iter().map(|one| qualifies(one.1).then(|| crowd(one))).collect();
+        let crowds: Vec<Option<i64>> = fitting.iter().map(|one| qualifies(one.0.1).then(|| crowd(one))).collect();
         let known = || crowds.iter().flatten().copied();
         let (least, most) = (known().min().unwrap_or_default(), known().max().unwrap_or_default());
         let score = |crowd: Option<i64>| match crowd {
@@ -282,28 +295,32 @@ impl Neighbours {
     /// Pods by domain for each soft constraint, in the domains of the nodes that fit; a node without the label is in the domain of no name.
     fn soft_counts<'a, 'f>(
         &self,
-        pod: &PodRow,
-        nodes: impl Iterator<Item = Candidate<'a>>,
-        fitting: impl Iterator<Item = &'f Candidate<'a>>,
+        nodes: impl Iterator<Item = Judged<'a>>,
+        fitting: impl Iterator<Item = &'f Judged<'a>>,
     ) -> Vec<HashMap<&'a str, i64>>
     where
         'a: 'f,
     {
         let value = |one: &Spread, node: &'a NodeRow| node.labels.get(&one.topology).map_or("", String::as_str);
         let mut counts: Vec<HashMap<&str, i64>> = vec![HashMap::new(); self.soft.len()];
-        for (_, node, _) in fitting {
+        for ((_, node, _), _) in fitting {
             for (constraint, domains) in self.soft.iter().zip(&mut counts).filter(|(one, _)| one.topology != HOSTNAME) {
                 domains.entry(value(constraint, node)).or_default();
             }
         }
-        for (name, node, usage) in nodes {
-            for (constraint, domains) in self.soft.iter().zip(&mut counts).filter(|(one, _)| one.counts(pod, name, node)) {
+        for ((_, node, _), facts) in nodes {
+            for ((constraint, domains), (members, _)) in self.soft.iter().zip(&mut counts).zip(&facts.spread).filter(|(_, (_, counts))| *counts) {
                 if let Some(count) = domains.get_mut(value(constraint, node)) {
-                    *count += constraint.members(pod, &usage.members);
+                    *count += members;
                 }
             }
         }
         counts
+    }
+
+    /// The spread constraints that only prefer.
+    pub fn soft(&self) -> &[Spread] {
+        &self.soft
     }
 
     /// Why a node cannot take the pod because of its spread constraints.

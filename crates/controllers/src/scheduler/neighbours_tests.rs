@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::scheduler::memo::Memo;
 use crate::scheduler::{cache::Cache, place::place, world::World};
 
 fn pod(app: &str, rules: Value) -> PodRow {
@@ -32,7 +33,7 @@ fn cluster(nodes: &[(&str, &str)]) -> Cache {
 fn places(cache: &mut Cache, pods: &[PodRow]) -> Vec<String> {
     let mut placed_on = Vec::new();
     for (index, pod) in pods.iter().enumerate() {
-        match place(pod, &World::default(), cache.nodes()).map(|(node, _)| node) {
+        match place(pod, &World::default(), cache.nodes(), &mut Memo::default()).map(|(node, _)| node) {
             Ok(node) => {
                 cache.assume(&Key::new("shop", format!("p{}-{index}", placed_on.len())), pod, &node);
                 placed_on.push(node);
@@ -147,7 +148,7 @@ fn affinity_selects_namespaces_by_label() {
     db.ns = "store".into();
     cache.assume(&Key::new("store", "db"), &db, "b");
     let mut world = World::default();
-    let choice = |world: &World| place(&web, world, cache.nodes()).map(|(node, _)| node).map_err(|_| ());
+    let choice = |world: &World| place(&web, world, cache.nodes(), &mut Memo::default()).map(|(node, _)| node).map_err(|_| ());
     assert_eq!(choice(&world), Err(()));
     world.spaces.insert("store".into(), Arc::new(Labels::from([("team".into(), "data".into())])));
     assert_eq!(choice(&world), Ok("b".into()));
@@ -168,6 +169,13 @@ fn spread_counts_nodes_by_its_inclusion_policies() {
     assert_eq!(places(&mut cluster(&nodes), &[all.clone(), all])[1].split(": ").next(), Some("0/2 nodes are available"), "it does now");
 }
 
+/// The scores of all nodes, as if the pod fitted everywhere.
+fn spread_scores(pod: &PodRow, world: &World, cache: &Cache) -> Vec<i64> {
+    let (neighbours, mut memo) = (Neighbours::of(pod, world, cache.nodes()), Memo::default());
+    let judged: Vec<_> = cache.nodes().zip(memo.facts(pod, &world.profile, neighbours.soft(), cache.nodes())).collect();
+    neighbours.spread_scores(judged.iter().copied(), &judged)
+}
+
 #[test]
 fn default_constraints_spread_pods_by_host_and_zone() {
     let zone = "topology.kubernetes.io/zone";
@@ -182,11 +190,10 @@ fn default_constraints_spread_pods_by_host_and_zone() {
     for node in ["a", "a", "c"] {
         cache.assume(&Key::new("shop", format!("web-{node}-{}", cache.nodes().map(|(_, _, usage)| usage.pods).sum::<i64>())), &web, node);
     }
-    let fitting: Vec<_> = cache.nodes().collect();
-    let scores = Neighbours::of(&web, &world, cache.nodes()).spread_scores(&web, cache.nodes(), &fitting);
+    let scores = spread_scores(&web, &world, &cache);
     // Hosts: 2, 0, 1 pods times ln 5, plus 2; zones: 2 and 1 pods times ln 4, plus 4: 12, 9, 9.
     assert_eq!(scores, [75, 100, 100]);
-    let silent = Neighbours::of(&web, &World::default(), cache.nodes()).spread_scores(&web, cache.nodes(), &fitting);
+    let silent = spread_scores(&web, &World::default(), &cache);
     assert_eq!(silent, [0, 0, 0], "nothing selects the pod");
 }
 
@@ -195,8 +202,7 @@ fn nodes_without_a_label_of_the_constraints_have_no_spread_score() {
     let constraint = |key: &str| json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": {"app": "web"}}});
     let web = pod("web", json!({"topologySpreadConstraints": [constraint("zone"), constraint("kubernetes.io/hostname")]}));
     let cache = cluster(&[("a", "one"), ("b", "")]);
-    let fitting: Vec<_> = cache.nodes().collect();
-    let scores = Neighbours::of(&web, &World::default(), cache.nodes()).spread_scores(&web, cache.nodes(), &fitting);
+    let scores = spread_scores(&web, &World::default(), &cache);
     assert_eq!(scores, [100, 0]);
 }
 

@@ -10,6 +10,7 @@ use kube_rules::{HostPort, NodeSelector, requests, taints};
 
 use super::{
     cache::Usage,
+    memo::{Facts, Memo},
     neighbours::Neighbours,
     profile::{Plugin, Profile},
     rows::{NodeRow, PodRow},
@@ -20,6 +21,9 @@ use super::{
 
 /// A node by its name, with what its pods use.
 pub(super) type Candidate<'a> = (&'a str, &'a NodeRow, &'a Usage);
+
+/// A node with what is known of it for the pod alone.
+pub(super) type Judged<'a> = (Candidate<'a>, &'a Facts);
 
 /// Why removing the pods of a node that may go would not help, by the node's name.
 pub(super) type Attempts = BTreeMap<String, Vec<String>>;
@@ -124,33 +128,38 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
     parts.join(", ")
 }
 
-/// The best node for `pod`, whose claims are among `world`, and the writes that its claims need there.
-pub(super) fn place<'a>(pod: &PodRow, world: &World, nodes: impl Iterator<Item = Candidate<'a>> + Clone) -> Result<(String, Vec<Step>), Unfit> {
+/// The best node for `pod`, whose claims are among `world`, and the writes that its claims need there. `memo` changes how long that takes, and
+/// nothing else.
+pub(super) fn place<'a>(
+    pod: &PodRow,
+    world: &World,
+    nodes: impl Iterator<Item = Candidate<'a>> + Clone,
+    memo: &'a mut Memo,
+) -> Result<(String, Vec<Step>), Unfit> {
     let everywhere = |reason: String| {
         let refusals = nodes.clone().map(|(name, ..)| (name.to_owned(), Refusal::hopeless(&reason))).collect();
         Unfit { refusals, overall: Some(reason) }
     };
     let trial = Trial::of(pod, world, nodes.clone()).map_err(everywhere)?;
-    let mut refusals = Vec::new();
-    let mut fitting = Vec::new();
-    for candidate in nodes.clone() {
-        match trial.refusal(candidate) {
-            None => fitting.push(candidate),
-            Some(refusal) => refusals.push((candidate.0.to_owned(), refusal)),
-        }
+    let judged = nodes.clone().zip(memo.facts(pod, &world.profile, trial.neighbours.soft(), nodes));
+    let fitting: Vec<Judged<'_>> =
+        judged.clone().filter(|(candidate, facts)| facts.refusal.is_none() && trial.further_refusal(*candidate).is_none()).collect();
+    if fitting.is_empty() {
+        let refusal = |(candidate, facts): Judged<'_>| facts.refusal.clone().or_else(|| trial.further_refusal(candidate));
+        let refusals = judged.filter_map(|one| Some((one.0.0.to_owned(), refusal(one)?))).collect();
+        return Err(Unfit { refusals, overall: None });
     }
     let chosen = |(name, node, _): Candidate<'_>| (name.to_owned(), trial.volumes.steps(name, node).unwrap_or_default());
     // The node where others made room for it is its node, whatever else has become free.
-    if let Some(nominated) = fitting.iter().find(|(name, ..)| pod.nominated.as_deref() == Some(name)) {
+    if let Some((nominated, _)) = fitting.iter().find(|((name, ..), _)| pod.nominated.as_deref() == Some(name)) {
         return Ok(chosen(*nominated));
     }
-    let scores = score::scores(pod, world, &trial.neighbours, nodes, &fitting);
+    let scores = score::scores(pod, world, &trial.neighbours, judged, &fitting);
     // Among equals the emptier node, then the first by name, so that the same state of the cluster gives the same decision.
-    let best = fitting
-        .iter()
-        .zip(scores)
-        .max_by(|((a_name, _, a), a_score), ((b_name, _, b), b_score)| a_score.cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name)));
-    best.map(|(candidate, _)| chosen(*candidate)).ok_or(Unfit { refusals, overall: None })
+    let best = fitting.iter().zip(scores).max_by(|(((a_name, _, a), _), a_score), (((b_name, _, b), _), b_score)| {
+        a_score.cmp(b_score).then(b.pods.cmp(&a.pods)).then(b_name.cmp(a_name))
+    });
+    best.map(|((candidate, _), _)| chosen(*candidate)).ok_or(Unfit { refusals: Vec::new(), overall: None })
 }
 
 /// What is computed once for a pod and a state of the nodes, before each node is looked at.
@@ -160,61 +169,72 @@ pub(super) struct Trial<'a> {
     volumes: Volumes<'a>,
     contended: bool,
     neighbours: Neighbours,
-    /// The only nodes that the pod's affinity names, if it names nodes.
-    named: Option<BTreeSet<&'a str>>,
 }
 
 impl<'a> Trial<'a> {
     /// The error is why the pod fits nowhere, whatever the nodes are.
     pub fn of<'n>(pod: &'a PodRow, world: &'a World, nodes: impl Iterator<Item = Candidate<'n>> + Clone) -> Result<Self, String> {
         let profile = world.profile.as_ref();
-        let named = pod.node_affinity.required.as_ref().filter(|_| profile.has(Plugin::NodeAffinity)).and_then(NodeSelector::names);
-        if named.as_ref().is_some_and(BTreeSet::is_empty) {
+        if named(pod, profile).is_some_and(|named| named.is_empty()) {
             return Err("pod affinity terms conflict".to_owned());
         }
         let volumes = Volumes::of(pod, world)?;
         let contended = volumes.are_contended(pod, nodes.clone());
-        Ok(Self { pod, profile, volumes, contended, neighbours: Neighbours::of(pod, world, nodes), named })
+        Ok(Self { pod, profile, volumes, contended, neighbours: Neighbours::of(pod, world, nodes) })
     }
 
     /// The first plug-in's refusal, in upstream's order.
     pub fn refusal(&self, candidate: Candidate<'_>) -> Option<Refusal> {
-        let (name, node, usage) = candidate;
-        let (pod, has) = (self.pod, |plugin| self.profile.has(plugin));
-        let hopeless = |reason: &str| Some(Refusal::hopeless(reason));
-        if self.named.as_ref().is_some_and(|named| !named.contains(name)) {
-            return hopeless("node(s) didn't satisfy plugin(s) [NodeAffinity]");
-        }
-        let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
-        if has(Plugin::NodeUnschedulable) && node.unschedulable && !taints::is_tolerated(&cordon, &pod.tolerations) {
-            return hopeless("node(s) were unschedulable");
-        }
-        if has(Plugin::TaintToleration) && is_repelled(pod, node) {
-            return hopeless("node(s) had untolerated taint(s)");
-        }
-        if has(Plugin::NodeAffinity) {
-            if self.profile.added_affinity.as_ref().is_some_and(|added| !added.matches(name, &node.labels)) {
-                return hopeless("node(s) didn't match scheduler-enforced node affinity");
-            }
-            if !suits(pod, name, node) {
-                return hopeless("node(s) didn't match Pod's node affinity/selector");
-            }
-        }
-        let taken = |port: &HostPort| usage.ports.iter().any(|taken| port.conflicts_with(taken));
-        if has(Plugin::NodePorts) && pod.ports.iter().any(taken) {
-            return Some(Refusal::curable("node(s) didn't have free ports for the requested pod ports"));
-        }
-        let crowded = if has(Plugin::NodeResourcesFit) { fit(pod, self.profile, node, usage) } else { None };
+        own_refusal(self.pod, self.profile, candidate).or_else(|| self.further_refusal(candidate))
+    }
+
+    /// That of the plug-ins that look beyond the node, which come last.
+    fn further_refusal(&self, candidate: Candidate<'_>) -> Option<Refusal> {
+        let (pod, node) = (self.pod, candidate.1);
         let in_use = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
-        let taken = |other: &PodRow| pod.disks.iter().any(|disk| other.disks.iter().any(|other| disk.conflicts_with(other)));
-        let occupied = has(Plugin::VolumeRestrictions) && !pod.disks.is_empty() && usage.members.iter().any(|other| taken(other));
-        crowded
-            .or_else(|| occupied.then(|| Refusal::curable("node(s) had no available disk")))
-            .or_else(|| self.contended.then(|| Refusal::curable(in_use)))
+        let contended = self.contended.then(|| Refusal::curable(in_use));
+        contended
             .or_else(|| self.volumes.refuse(pod, candidate))
             .or_else(|| self.neighbours.refuse_spread(pod, node))
-            .or_else(|| if has(Plugin::InterPodAffinity) { self.neighbours.refuse_affinity(pod, node) } else { None })
+            .or_else(|| if self.profile.has(Plugin::InterPodAffinity) { self.neighbours.refuse_affinity(pod, node) } else { None })
     }
+}
+
+/// The only nodes that the pod's affinity names, if it names nodes.
+fn named<'a>(pod: &'a PodRow, profile: &Profile) -> Option<BTreeSet<&'a str>> {
+    pod.node_affinity.required.as_ref().filter(|_| profile.has(Plugin::NodeAffinity)).and_then(NodeSelector::names)
+}
+
+/// The first refusal of the plug-ins that look at the pod, one node and the pods there alone.
+pub(super) fn own_refusal(pod: &PodRow, profile: &Profile, (name, node, usage): Candidate<'_>) -> Option<Refusal> {
+    let has = |plugin| profile.has(plugin);
+    let hopeless = |reason: &str| Some(Refusal::hopeless(reason));
+    if named(pod, profile).is_some_and(|named| !named.contains(name)) {
+        return hopeless("node(s) didn't satisfy plugin(s) [NodeAffinity]");
+    }
+    let cordon = Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Default::default() };
+    if has(Plugin::NodeUnschedulable) && node.unschedulable && !taints::is_tolerated(&cordon, &pod.tolerations) {
+        return hopeless("node(s) were unschedulable");
+    }
+    if has(Plugin::TaintToleration) && is_repelled(pod, node) {
+        return hopeless("node(s) had untolerated taint(s)");
+    }
+    if has(Plugin::NodeAffinity) {
+        if profile.added_affinity.as_ref().is_some_and(|added| !added.matches(name, &node.labels)) {
+            return hopeless("node(s) didn't match scheduler-enforced node affinity");
+        }
+        if !suits(pod, name, node) {
+            return hopeless("node(s) didn't match Pod's node affinity/selector");
+        }
+    }
+    let taken = |port: &HostPort| usage.ports.iter().any(|taken| port.conflicts_with(taken));
+    if has(Plugin::NodePorts) && pod.ports.iter().any(taken) {
+        return Some(Refusal::curable("node(s) didn't have free ports for the requested pod ports"));
+    }
+    let crowded = if has(Plugin::NodeResourcesFit) { fit(pod, profile, node, usage) } else { None };
+    let taken = |other: &PodRow| pod.disks.iter().any(|disk| other.disks.iter().any(|other| disk.conflicts_with(other)));
+    let occupied = has(Plugin::VolumeRestrictions) && !pod.disks.is_empty() && usage.members.iter().any(|other| taken(other));
+    crowded.or_else(|| occupied.then(|| Refusal::curable("node(s) had no available disk")))
 }
 
 /// Whether a taint of the node keeps the pod away.

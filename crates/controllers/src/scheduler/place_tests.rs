@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration};
 
 use super::*;
+use crate::scheduler::memo::Memo;
 use crate::scheduler::{cache::Cache, disks::Disk};
 use cluster::Key;
 use kube_rules::{HostPort, Labels, NodeTerm, Selector};
@@ -40,7 +41,7 @@ fn three() -> Cache {
 }
 
 fn choose(pod: &PodRow, cache: &Cache) -> Result<String, Unfit> {
-    place(pod, &World::default(), cache.nodes()).map(|(node, _)| node)
+    place(pod, &World::default(), cache.nodes(), &mut Memo::default()).map(|(node, _)| node)
 }
 
 fn on(os: &str) -> Selector {
@@ -176,7 +177,7 @@ fn siblings_are_spread_even_over_unequal_nodes() {
     let web = pod(|row| row.labels = Labels::from([("app".into(), "web".into())]));
     let world = World { siblings: Selector::from_labels(&web.labels), ..World::default() };
     for index in 0..6 {
-        let (node, _) = place(&web, &world, cache.nodes()).unwrap();
+        let (node, _) = place(&web, &world, cache.nodes(), &mut Memo::default()).unwrap();
         cache.assume(&Key::new("a", format!("web-{index}")), &web, &node);
     }
     assert_eq!(cache.nodes().map(|(_, _, usage)| usage.pods).collect::<Vec<_>>(), [3, 3]);
@@ -227,14 +228,14 @@ fn profiles_leave_out_plug_ins() {
         profile.filters.remove(&plugin);
         World { profile: Arc::new(profile), ..World::default() }
     };
-    assert!(place(&pod(|_| {}), &without(Plugin::NodePorts), cache.nodes()).is_err());
-    assert!(place(&pod(|_| {}), &without(Plugin::TaintToleration), cache.nodes()).is_ok());
+    assert!(place(&pod(|_| {}), &without(Plugin::NodePorts), cache.nodes(), &mut Memo::default()).is_err());
+    assert!(place(&pod(|_| {}), &without(Plugin::TaintToleration), cache.nodes(), &mut Memo::default()).is_ok());
     let large = pod(|row| row.requests = BTreeMap::from([("example.com/gpu".into(), 1)]));
     let plain = cluster(vec![("a", node("linux", |_| {}))]);
     let ignoring = |profile: Profile| World { profile: Arc::new(profile), ..World::default() };
-    assert!(place(&large, &World::default(), plain.nodes()).is_err());
+    assert!(place(&large, &World::default(), plain.nodes(), &mut Memo::default()).is_err());
     let by_group = Profile { ignored_groups: ["example.com".to_owned()].into(), ..Profile::default() };
-    assert!(place(&large, &ignoring(by_group), plain.nodes()).is_ok());
+    assert!(place(&large, &ignoring(by_group), plain.nodes(), &mut Memo::default()).is_ok());
     let enforced = Profile {
         added_affinity: Some(
             vec![NodeTerm::new(&NodeSelectorTerm {
@@ -245,6 +246,6 @@ fn profiles_leave_out_plug_ins() {
         ),
         ..Profile::default()
     };
-    let why = place(&pod(|_| {}), &ignoring(enforced), plain.nodes()).unwrap_err().reasons();
+    let why = place(&pod(|_| {}), &ignoring(enforced), plain.nodes(), &mut Memo::default()).unwrap_err().reasons();
     assert_eq!(why, "0/1 nodes are available: 1 node(s) didn't match scheduler-enforced node affinity.");
 }

@@ -1,6 +1,7 @@
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::*;
+use crate::scheduler::memo::Memo;
 use crate::scheduler::place::place;
 use kube_rules::HostPort;
 use kube_rules::Labels;
@@ -35,7 +36,7 @@ fn cluster(nodes: &[(&str, &[Row<'_>])]) -> Cache {
 
 fn victims_for(pod: &PodRow, cache: &Cache, budgets: &[Budget]) -> String {
     let storage = World::default();
-    let unfit = place(pod, &storage, cache.nodes()).unwrap_err();
+    let unfit = place(pod, &storage, cache.nodes(), &mut Memo::default()).unwrap_err();
     sacrifice(pod, &storage, cache, budgets, &unfit).map_or("nobody".to_owned(), |found| {
         let victims: Vec<&str> = found.victims.iter().map(|key| key.name.as_str()).collect();
         format!("{} from {}", victims.join(" "), found.node)
@@ -92,12 +93,12 @@ fn refusals_say_why_preemption_does_not_help() {
     let mut wants = pod(10, 4);
     wants.node_affinity.selector = Selector::from_labels(&Labels::from([("absent".into(), "yes".into())]));
     let world = World::default();
-    let unfit = place(&wants, &world, cache.nodes()).unwrap_err();
+    let unfit = place(&wants, &world, cache.nodes(), &mut Memo::default()).unwrap_err();
     let attempts = sacrifice(&wants, &world, &cache, &[], &unfit).unwrap_err();
     assert!(unfit.despite_preemption(&attempts).ends_with("preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."));
     let cache = cluster(&[("n1", &[("low", 1, 2), ("high", 20, 2)]), ("n2", &[("equal", 10, 4)])]);
     let wants = pod(10, 4);
-    let unfit = place(&wants, &world, cache.nodes()).unwrap_err();
+    let unfit = place(&wants, &world, cache.nodes(), &mut Memo::default()).unwrap_err();
     let attempts = sacrifice(&wants, &world, &cache, &[], &unfit).unwrap_err();
     assert_eq!(
         unfit.despite_preemption(&attempts),

@@ -102,6 +102,11 @@ impl PodRow {
         }
     }
 
+    /// The same pod without what tells it from others of its workload, and without what has become of it: nothing that a node is chosen by.
+    pub fn without_identity(&self) -> Self {
+        Self { uid: String::new(), node: String::new(), nominated: None, started: None, unschedulable: None, unscheduled_since: None, ..self.clone() }
+    }
+
     /// Whether it waits for a node, from whichever scheduler.
     pub fn is_pending(&self) -> bool {
         self.node.is_empty() && !self.deleting && !self.finished && !self.gated

@@ -5,7 +5,7 @@ use kube_rules::taints;
 use super::{
     cache::Usage,
     neighbours::Neighbours,
-    place::Candidate,
+    place::Judged,
     profile::{Plugin, Profile, Strategy},
     rows::{NodeRow, PodRow},
     world::World,
@@ -23,20 +23,20 @@ pub(super) fn scores<'a>(
     pod: &PodRow,
     world: &World,
     neighbours: &Neighbours,
-    nodes: impl Iterator<Item = Candidate<'a>> + Clone,
-    fitting: &[Candidate<'a>],
+    nodes: impl Iterator<Item = Judged<'a>> + Clone,
+    fitting: &[Judged<'a>],
 ) -> Vec<i64> {
     let profile = world.profile.as_ref();
     let mut sums = vec![0_i64; fitting.len()];
     for (&plugin, &weight) in &profile.weights {
         let scores = match plugin {
-            Plugin::TaintToleration => normalised(fitting.iter().map(|(_, node, _)| unpreferred_taints(pod, node)).collect(), true),
-            Plugin::NodeAffinity => normalised(fitting.iter().map(|(name, node, _)| preference(pod, profile, name, node)).collect(), false),
-            Plugin::NodeResourcesFit => fitting.iter().map(|(_, node, usage)| fit(pod, profile, node, usage)).collect(),
-            Plugin::NodeResourcesBalancedAllocation => fitting.iter().map(|(_, node, usage)| balance(pod, profile, node, usage)).collect(),
+            Plugin::TaintToleration => normalised(fitting.iter().map(|(_, facts)| facts.taints).collect(), true),
+            Plugin::NodeAffinity => normalised(fitting.iter().map(|(_, facts)| facts.preference).collect(), false),
+            Plugin::NodeResourcesFit => fitting.iter().map(|(_, facts)| facts.fit).collect(),
+            Plugin::NodeResourcesBalancedAllocation => fitting.iter().map(|(_, facts)| facts.balance).collect(),
             Plugin::ImageLocality => images(pod, nodes.clone(), fitting),
-            Plugin::PodTopologySpread => neighbours.spread_scores(pod, nodes.clone(), fitting),
-            Plugin::InterPodAffinity => neighbours.company_scores(fitting.iter().map(|(_, node, _)| *node)),
+            Plugin::PodTopologySpread => neighbours.spread_scores(nodes.clone(), fitting),
+            Plugin::InterPodAffinity => neighbours.company_scores(fitting.iter().map(|((_, node, _), _)| *node)),
             _ => continue,
         };
         for (sum, score) in sums.iter_mut().zip(scores) {
@@ -57,11 +57,13 @@ fn length(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn unpreferred_taints(pod: &PodRow, node: &NodeRow) -> i64 {
+/// TaintToleration, before it is normalised.
+pub(super) fn unpreferred_taints(pod: &PodRow, node: &NodeRow) -> i64 {
     length(node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule" && !taints::is_tolerated(taint, &pod.tolerations)).count())
 }
 
-fn preference(pod: &PodRow, profile: &Profile, name: &str, node: &NodeRow) -> i64 {
+/// NodeAffinity, before it is normalised.
+pub(super) fn preference(pod: &PodRow, profile: &Profile, name: &str, node: &NodeRow) -> i64 {
     let terms = pod.preferred.iter().chain(&profile.added_preferences);
     terms.filter(|(_, term)| term.matches(name, &node.labels)).map(|(weight, _)| i64::from(*weight)).sum()
 }
@@ -85,7 +87,7 @@ fn per_cent(part: i64, whole: i64) -> i64 {
 }
 
 /// NodeResourcesFit.
-fn fit(pod: &PodRow, profile: &Profile, node: &NodeRow, usage: &Usage) -> i64 {
+pub(super) fn fit(pod: &PodRow, profile: &Profile, node: &NodeRow, usage: &Usage) -> i64 {
     let (mut sum, mut weights) = (0, 0);
     for (name, weight) in &profile.fit_resources {
         let Some((allocatable, requested)) = allocation(pod, node, usage, name) else { continue };
@@ -129,7 +131,7 @@ fn shape_score(shape: &[(i64, i64)], used: i64) -> i64 {
 }
 
 /// NodeResourcesBalancedAllocation: whether the pod makes the use of the resources more even.
-fn balance(pod: &PodRow, profile: &Profile, node: &NodeRow, usage: &Usage) -> i64 {
+pub(super) fn balance(pod: &PodRow, profile: &Profile, node: &NodeRow, usage: &Usage) -> i64 {
     let wanted = |name: &str| pod.requests.get(name).copied().unwrap_or_default();
     if profile.balanced_resources.iter().all(|name| wanted(name) == 0) {
         return 0;
@@ -168,10 +170,10 @@ fn evenness(fractions: &[f64]) -> i64 {
 }
 
 /// ImageLocality: how much of the pod's images a node holds; images that few nodes hold count less.
-fn images<'a>(pod: &PodRow, nodes: impl Iterator<Item = Candidate<'a>>, fitting: &[Candidate<'a>]) -> Vec<i64> {
+fn images<'a>(pod: &PodRow, nodes: impl Iterator<Item = Judged<'a>>, fitting: &[Judged<'a>]) -> Vec<i64> {
     let mut holders = vec![0_i64; pod.images.len()];
     let mut total = 0_i64;
-    for (_, node, _) in nodes {
+    for ((_, node, _), _) in nodes {
         total += 1;
         for (image, count) in pod.images.iter().zip(&mut holders) {
             *count += i64::from(node.images.contains_key(image));
@@ -185,7 +187,7 @@ fn images<'a>(pod: &PodRow, nodes: impl Iterator<Item = Candidate<'a>>, fitting:
         let sum = held.fold(0_i64, i64::saturating_add).min(most).max(SMALL_IMAGE);
         MAX * (sum - SMALL_IMAGE) / (most - SMALL_IMAGE).max(1)
     };
-    fitting.iter().map(|(_, node, _)| score(node)).collect()
+    fitting.iter().map(|((_, node, _), _)| score(node)).collect()
 }
 
 #[cfg(test)]

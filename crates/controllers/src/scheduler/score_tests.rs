@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::scheduler::cache::Cache;
+use crate::scheduler::memo::Memo;
 use cluster::Key;
 
 fn pod(spec: Value) -> PodRow {
@@ -33,8 +34,9 @@ fn of(plugin: Plugin, change: impl FnOnce(&mut Profile), pod: &PodRow, cache: &C
     let mut profile = Profile { weights: [(plugin, 1)].into(), ..Profile::default() };
     change(&mut profile);
     let world = World { profile: Arc::new(profile), ..World::default() };
-    let fitting: Vec<_> = cache.nodes().collect();
-    scores(pod, &world, &Neighbours::of(pod, &world, cache.nodes()), cache.nodes(), &fitting)
+    let (neighbours, mut memo) = (Neighbours::of(pod, &world, cache.nodes()), Memo::default());
+    let judged: Vec<_> = cache.nodes().zip(memo.facts(pod, &world.profile, neighbours.soft(), cache.nodes())).collect();
+    scores(pod, &world, &neighbours, judged.iter().copied(), &judged)
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::*;
+use crate::scheduler::memo::Memo;
 use crate::{
     scheduler::{cache::Cache, place::place},
     storage::{
@@ -200,9 +201,9 @@ fn a_claim_for_one_pod_alone() {
     host.allocatable.insert("pods".into(), 10);
     cache.set_node("win01", Some(Arc::new(host)));
     let web = pod(&["data"]);
-    assert!(place(&web, &storage, cache.nodes()).is_ok());
+    assert!(place(&web, &storage, cache.nodes(), &mut Memo::default()).is_ok());
     cache.assume(&Key::new("a", "first"), &web, "win01");
-    let why = place(&web, &storage, cache.nodes()).unwrap_err().to_string();
+    let why = place(&web, &storage, cache.nodes(), &mut Memo::default()).unwrap_err().to_string();
     let reason = "0/1 nodes are available: 1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode \
                   already in-use by another pod.";
     assert!(why.starts_with(reason), "{why}");
