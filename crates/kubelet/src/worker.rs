@@ -171,7 +171,7 @@ impl Worker {
             let event = match self.events.pop_front() {
                 Some(event) => event,
                 // One look serves all events that asked for it.
-                None if std::mem::take(&mut look) => self.observe().await,
+                None if std::mem::take(&mut look) => Box::pin(self.observe()).await,
                 None => self.wait(wake).await,
             };
             let out = on(event, &mut self.state, Timestamp::now());
@@ -190,7 +190,8 @@ impl Worker {
                     continue;
                 }
                 self.work.set(Some(action.to_string()));
-                let outcome = self.apply(action).await;
+                // On the heap: what an action holds meanwhile is a multiple of what an idle pod needs.
+                let outcome = Box::pin(self.apply(action)).await;
                 self.work.set(None);
                 self.events.extend(outcome);
             }
