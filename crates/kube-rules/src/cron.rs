@@ -12,7 +12,7 @@ use jiff::{
     tz::TimeZone,
 };
 
-use fields::{DAYS, Field, HOURS, MINUTES, MONTHS, WEEKDAYS, go_duration};
+use fields::{DAYS, Field, HOURS, MINUTES, MONTHS, WEEKDAYS};
 
 /// Text that is no schedule. Upstream's messages.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -126,7 +126,7 @@ fn descriptor(text: &str, zone: TimeZone) -> Result<Schedule, CronError> {
         "@hourly" => "0 * * * *",
         _ => {
             let Some(duration) = text.strip_prefix("@every ") else { return Err(CronError::Descriptor(text.to_owned())) };
-            let delay = go_duration(duration).map_err(|why| CronError::Duration(duration.to_owned(), why))?;
+            let delay = crate::duration::parse(duration).map_err(|why| CronError::Duration(duration.to_owned(), why))?;
             // Whole seconds, one at least.
             return Ok(Schedule(Kind::Every(SignedDuration::from_secs(delay.as_secs().max(1)))));
         }

@@ -1,13 +1,14 @@
 //! Rules of Kubernetes that the node agent, the scheduler, the controllers and the API server must apply alike.
 //!
 //! About pods and nodes: resource requests, taints and tolerations, node affinity, label and field selectors, host ports, readiness, OS
-//! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms, schedules and
+//! admission. About what a pod says: image names and Windows builds, kernel settings, quantities, environment expansion, path forms, schedules, durations and
 //! QoS classes. About any object: errors of fields. About files: the text that users write. About clusters: bootstrap tokens. About CSI volumes: names. Pure: no I/O, no clock. Upstream's semantics decide; each module names its source.
 
 pub mod admission;
 pub mod bootstrap_token;
 pub mod cron;
 pub mod csi;
+pub mod duration;
 pub mod expand;
 pub mod field;
 pub mod host_ports;

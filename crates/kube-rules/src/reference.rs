@@ -37,6 +37,17 @@ impl Reference {
         self.tag.as_deref() == Some("latest")
     }
 
+    /// The name as it was given, without tag and digest: `busybox` of `busybox:1`.
+    ///
+    /// # Errors
+    /// When it is no image's name.
+    pub fn untagged(name: &str) -> Result<&str, ReferenceError> {
+        let reference = name.parse::<Self>()?;
+        let name = name.split_once('@').map_or(name, |(name, _)| name);
+        let tag = reference.tag.as_deref().unwrap_or_default();
+        Ok(name.strip_suffix(tag).and_then(|rest| rest.strip_suffix(':')).unwrap_or(name))
+    }
+
     /// The registry: `docker.io`, `localhost:5000`.
     pub fn domain(&self) -> &str {
         self.repository.split_once('/').map_or("", |(domain, _)| domain)
@@ -135,6 +146,10 @@ mod tests {
         assert_eq!(full(&format!("x@{digest}")).unwrap(), format!("docker.io/library/x@{digest}"));
         for wrong in ["", "UPPER/case", "x:", "x@sha256:12", "a//b", "-a", "x:tag with space"] {
             assert!(full(wrong).is_err(), "{wrong:?} was accepted");
+        }
+        for (name, bare) in [("x", "x"), ("x:1", "x"), ("h:5/a", "h:5/a"), ("h:5/a:1", "h:5/a"), ("latest", "latest"), ("a:latest", "a")] {
+            assert_eq!(Reference::untagged(name), Ok(bare), "{name}");
+            assert_eq!(Reference::untagged(&format!("{name}@{digest}")), Ok(bare), "{name} with a digest");
         }
         assert_eq!("docker.io/library/x:1".parse::<Reference>().unwrap().familiar(), "x");
     }

@@ -26,6 +26,9 @@ use crate::devices::Devices;
 use crate::eviction::Pressure;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
+use crate::images::node_keyring::NodeKeyring;
+use crate::images::providers::Providers;
+use crate::images::records::Records;
 use crate::pod::explain::Explanation;
 use crate::probes::counts::Counts;
 use crate::services;
@@ -55,6 +58,10 @@ pub(crate) struct Agent {
     pub host_ips: Vec<String>,
     pub allocatable: Amounts,
     pub images: Images,
+    /// With which credentials images came.
+    pub records: Arc<Records>,
+    pub node_keyring: NodeKeyring,
+    pub providers: Providers,
     pub recorder: EventRecorder,
     pub pods: Informer<Pod>,
     pub node: Informer<Node>,

@@ -13,6 +13,7 @@ use kube_rules::Amounts;
 use tokio::sync::watch;
 
 use crate::eviction::Eviction;
+use crate::images::records::decide::Verification;
 use crate::node_logs::SystemLogs;
 use crate::shutdown::Shutdown;
 
@@ -91,6 +92,21 @@ impl Default for ImageCollection {
     fn default() -> Self {
         ImageCollection { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120), interval: Duration::from_secs(300) }
     }
+}
+
+/// With which credentials images are pulled, and who may use those that are there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageCredentials {
+    /// A file of kind CredentialProviderConfig or a directory of them, in the node's form; empty for none
+    /// (`--image-credential-provider-config`).
+    pub provider_config: String,
+    /// Where the programs of providers are (`--image-credential-provider-bin-dir`).
+    pub provider_dir: String,
+    /// Which images a pod must show that it may pull (`imagePullCredentialsVerificationPolicy`).
+    pub verification: Verification,
+    /// Working directory and home of the agent, where docker's configuration may be; empty on a simulated node.
+    pub working_dir: String,
+    pub home_dir: String,
 }
 
 /// How long dead containers stay.
@@ -228,6 +244,7 @@ pub struct Config {
     pub dead_containers: DeadContainers,
     /// When unused images are removed.
     pub images: ImageCollection,
+    pub image_credentials: ImageCredentials,
     pub polls: Polls,
     pub static_pods: StaticPods,
     /// Where flexvolume drivers are, in the node's form (`volumePluginDir`).

@@ -239,7 +239,7 @@ mod tests {
 
     fn data(items: &[(&str, &str)]) -> Option<Arc<Data>> {
         let items = items.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
-        Some(Arc::new(Data { items }))
+        Some(Arc::new(Data { items, ..Data::default() }))
     }
 
     fn env(container: serde_json::Value) -> Result<Environment, EnvError> {

@@ -43,6 +43,13 @@ impl From<cri::Error> for RuntimeError {
     }
 }
 
+impl RuntimeError {
+    /// Whether the runtime answered, rather than was lost.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.0, cri::Error::Answered { .. })
+    }
+}
+
 impl fmt::Display for RuntimeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message())

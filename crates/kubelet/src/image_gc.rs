@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use thiserror_ext::AsReport as _;
 
 use crate::config::ImageCollection;
+use crate::images::records::Records;
 
 /// Why images could not be collected.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +91,7 @@ pub(crate) struct Collector {
     pub client: cri::Client,
     pub root: Arc<HostRoot>,
     pub policy: ImageCollection,
+    pub records: Arc<Records>,
     pub recorder: EventRecorder,
     pub node: String,
 }
@@ -148,6 +150,7 @@ impl Collector {
     async fn free(&self, need: u64, now: Timestamp, why: &str) -> u64 {
         let min_age = SignedDuration::try_from(self.policy.min_age).unwrap_or(SignedDuration::MAX);
         let plan = self.known().plan(need, min_age, now);
+        let mut left: BTreeSet<String> = self.known().0.keys().cloned().collect();
         let mut freed = 0u64;
         for (id, size) in plan {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
@@ -155,10 +158,13 @@ impl Collector {
                 Ok(()) => {
                     tracing::info!(image = id, size, "removed an unused image: {why}");
                     freed = freed.saturating_add(size);
+                    left.remove(&id);
                 }
                 Err(error) => tracing::warn!(image = id, error = %error.as_report(), "removing an unused image failed"),
             }
         }
+        // Upstream forgets images that it did not look at, too: then they would count as preloaded, and every pod might use them.
+        self.records.prune(&left, now);
         freed
     }
 

@@ -1,10 +1,18 @@
 //! Getting images: pull policy, credentials, one pull at a time (upstream pkg/kubelet/images).
+//!
+//! Credentials of a pod's image are those of its pull secrets (`keyring`), then the node's (`node_keyring`), then those of credential
+//! providers (`providers`); each is tried. With which an image came, and who may use it then, is in `records`.
 
-use std::collections::BTreeMap;
+pub(crate) mod keyring;
+mod location;
+pub(crate) mod node_keyring;
+pub(crate) mod providers;
+pub(crate) mod records;
+
 use std::convert::Infallible;
+use std::fmt;
 use std::time::{Duration, Instant};
 
-use base64::Engine;
 use cri::v1;
 use kube_rules::{Reference, ReferenceError};
 use thiserror_ext::AsReport as _;
@@ -14,6 +22,8 @@ use crate::cri_config::ImageUse;
 use crate::error::RuntimeError;
 use crate::go_time::go_duration;
 use crate::pod::WaitingReason;
+use keyring::{Credential, SecretError};
+use records::RecordError;
 
 /// A pull that takes longer is followed by events about how far it is: after this time, and each time it has doubled.
 const FIRST_PROGRESS: Duration = Duration::from_secs(5);
@@ -27,8 +37,32 @@ pub(crate) enum ImageError {
     Inspect { image: String, source: RuntimeError },
     #[error("Container image {image:?} is not present with pull policy of Never")]
     NeverPull { image: String },
+    #[error("Failed to record image pull intent for container image {image:?}")]
+    Record { image: String, source: RecordError },
     #[error("Failed to pull image {image:?}")]
-    Pull { image: String, source: RuntimeError },
+    Secret { image: String, source: SecretError },
+    #[error("Failed to pull image {image:?}")]
+    Pull { image: String, source: Refusals },
+}
+
+/// What the runtime said to each credential that was tried.
+#[derive(Debug)]
+pub(crate) struct Refusals(Vec<RuntimeError>);
+
+impl fmt::Display for Refusals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.0.iter().map(|error| error.to_report_string()).collect();
+        f.write_str(&providers::config::aggregate(&texts))
+    }
+}
+
+impl std::error::Error for Refusals {}
+
+impl Refusals {
+    /// Whether the runtime said each time that the pull has ended: one that was lost sight of may go on.
+    pub(crate) fn are_answers(&self) -> bool {
+        self.0.iter().all(RuntimeError::is_answer)
+    }
 }
 
 impl ImageError {
@@ -38,7 +72,7 @@ impl ImageError {
             ImageError::InvalidName { .. } => WaitingReason::InvalidImageName,
             ImageError::Inspect { .. } => WaitingReason::ImageInspectError,
             ImageError::NeverPull { .. } => WaitingReason::ErrImageNeverPull,
-            ImageError::Pull { .. } => WaitingReason::ErrImagePull,
+            ImageError::Record { .. } | ImageError::Secret { .. } | ImageError::Pull { .. } => WaitingReason::ErrImagePull,
         }
     }
 
@@ -46,7 +80,8 @@ impl ImageError {
     pub(crate) fn message(&self) -> String {
         match self {
             // The reason says already that it was a pull, and of which image the status says beside it.
-            ImageError::Pull { source, .. } => source.to_report_string(),
+            ImageError::Pull { source, .. } => source.to_string(),
+            ImageError::Secret { source, .. } => source.to_report_string(),
             other => other.to_report_string(),
         }
     }
@@ -55,7 +90,7 @@ impl ImageError {
         match self {
             ImageError::InvalidName { .. } | ImageError::Inspect { .. } => "InspectFailed",
             ImageError::NeverPull { .. } => "ErrImageNeverPull",
-            ImageError::Pull { .. } => "Failed",
+            ImageError::Record { .. } | ImageError::Secret { .. } | ImageError::Pull { .. } => "Failed",
         }
     }
 }
@@ -67,6 +102,8 @@ pub(crate) struct Ready {
     /// How long the pull itself took, and with waiting; None when it was present.
     pub pulled: Option<(Duration, Duration)>,
     pub size: u64,
+    /// With what it was pulled.
+    pub used: Option<Credential>,
 }
 
 /// When an image is pulled.
@@ -78,6 +115,15 @@ pub(crate) enum Policy {
 }
 
 impl Policy {
+    /// In the metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Policy::Always => "always",
+            Policy::IfNotPresent => "ifnotpresent",
+            Policy::Never => "never",
+        }
+    }
+
     /// A container's policy; by default Always for `:latest` or no tag.
     pub(crate) fn of(policy: Option<&str>, image: &str) -> Policy {
         match policy {
@@ -135,7 +181,7 @@ impl Images {
     pub(crate) async fn pull(
         &self,
         image: &str,
-        credentials: Vec<v1::AuthConfig>,
+        credentials: &[Credential],
         sandbox: v1::PodSandboxConfig,
         tell: impl Fn(String),
     ) -> Result<Ready, ImageError> {
@@ -168,14 +214,19 @@ impl Images {
     async fn pull_in_turn(
         &self,
         image: &str,
-        credentials: Vec<v1::AuthConfig>,
+        credentials: &[Credential],
         sandbox: v1::PodSandboxConfig,
         asked: Instant,
     ) -> Result<Ready, ImageError> {
         let began = Instant::now();
-        let mut credentials = credentials.into_iter();
-        let mut auth = credentials.next();
-        loop {
+        let mut refusals = Vec::new();
+        let all: Vec<_> = if credentials.is_empty() { vec![None] } else { credentials.iter().map(Some).collect() };
+        for credential in all {
+            let auth = credential.map(|credential| v1::AuthConfig {
+                username: credential.login.username.clone(),
+                password: credential.login.password.clone(),
+                ..Default::default()
+            });
             let request = v1::PullImageRequest {
                 image: Some(v1::ImageSpec { image: image.to_owned(), user_specified_image: image.to_owned(), ..Default::default() }),
                 auth,
@@ -185,14 +236,12 @@ impl Images {
                 Ok(reference) => {
                     let pulled = Some((began.elapsed(), asked.elapsed()));
                     let size = self.status(image).await.ok().flatten().map_or(0, |i| i.size);
-                    return Ok(Ready { reference, pulled, size });
+                    return Ok(Ready { reference, pulled, size, used: credential.cloned() });
                 }
-                Err(error) => match credentials.next() {
-                    Some(next) => auth = Some(next),
-                    None => return Err(ImageError::Pull { image: image.to_owned(), source: error.into() }),
-                },
+                Err(error) => refusals.push(error.into()),
             }
         }
+        Err(ImageError::Pull { image: image.to_owned(), source: Refusals(refusals) })
     }
 
     /// All images, for the Node.
@@ -205,64 +254,6 @@ impl Images {
 fn progress(text: &str) -> Option<(u64, u64)> {
     let (done, total) = text.split_once('/')?;
     Some((done.parse().ok()?, total.parse().ok()?)).filter(|(_, total)| *total > 0)
-}
-
-/// Credentials for an image out of docker configuration JSON (both forms), the longest matching
-/// path first.
-pub(crate) fn credentials(image: &str, secrets: &[&BTreeMap<String, Vec<u8>>]) -> Vec<v1::AuthConfig> {
-    let mut found: Vec<(usize, v1::AuthConfig)> = Vec::new();
-    for items in secrets {
-        let full = items.get(".dockerconfigjson").and_then(|b| serde_json::from_slice::<serde_json::Value>(b).ok());
-        let auths = match full {
-            Some(v) => v.get("auths").cloned(),
-            None => items.get(".dockercfg").and_then(|b| serde_json::from_slice(b).ok()),
-        };
-        let Some(serde_json::Value::Object(auths)) = auths else {
-            continue;
-        };
-        for (registry, entry) in auths {
-            let scope = registry_scope(&registry);
-            let target = qualified(image);
-            let matches = target == scope || target.starts_with(&format!("{scope}/"));
-            if let (true, Some(auth)) = (matches, auth_of(&entry, &registry)) {
-                found.push((scope.len(), auth));
-            }
-        }
-    }
-    found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    found.into_iter().map(|(_, auth)| auth).collect()
-}
-
-fn registry_scope(registry: &str) -> String {
-    let bare = registry.trim_start_matches("https://").trim_start_matches("http://");
-    let bare = bare.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches("/v2");
-    if bare == "index.docker.io" { "docker.io".to_owned() } else { bare.to_owned() }
-}
-
-/// The image's repository with its registry, without tag and digest.
-fn qualified(image: &str) -> String {
-    let name = image.split('@').next().unwrap_or(image);
-    let name = match name.rsplit_once(':') {
-        Some((n, tag)) if !tag.contains('/') => n,
-        _ => name,
-    };
-    match name.split_once('/') {
-        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => name.to_owned(),
-        Some(_) => format!("docker.io/{name}"),
-        None => format!("docker.io/library/{name}"),
-    }
-}
-
-fn auth_of(entry: &serde_json::Value, registry: &str) -> Option<v1::AuthConfig> {
-    let text = |k: &str| entry.get(k).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
-    let (mut username, mut password) = (text("username"), text("password"));
-    if username.is_empty() {
-        let raw = base64::engine::general_purpose::STANDARD.decode(text("auth")).ok()?;
-        let decoded = String::from_utf8(raw).ok()?;
-        let (u, p) = decoded.split_once(':')?;
-        (username, password) = (u.to_owned(), p.trim_end_matches('\0').to_owned());
-    }
-    Some(v1::AuthConfig { username, password, server_address: registry.to_owned(), ..Default::default() })
 }
 
 #[cfg(test)]
@@ -287,14 +278,20 @@ mod tests {
     #[test]
     fn events_and_waiting_states_say_why_there_is_no_image() {
         let source = || cri::Error::Answered { call: "Call", kind: cri::Kind::Failed, message: "no such host".into() }.into();
+        let other = cri::Error::Answered { call: "Call", kind: cri::Kind::Failed, message: "denied".into() };
         let image = || "reg.io/a".to_owned();
         let invalid = ImageError::InvalidName { image: "A".into(), source: "A".parse::<Reference>().unwrap_err() };
         assert!(invalid.message().starts_with("Failed to apply default image tag \"A\": "), "{}", invalid.message());
         for (error, waiting, event) in [
             (
-                ImageError::Pull { image: image(), source: source() },
+                ImageError::Pull { image: image(), source: Refusals(vec![source()]) },
                 ("ErrImagePull", "no such host"),
                 ("Failed", "Failed to pull image \"reg.io/a\": no such host"),
+            ),
+            (
+                ImageError::Pull { image: image(), source: Refusals(vec![source(), source(), other.into()]) },
+                ("ErrImagePull", "[no such host, denied]"),
+                ("Failed", "Failed to pull image \"reg.io/a\": [no such host, denied]"),
             ),
             (
                 ImageError::Inspect { image: image(), source: source() },
@@ -316,18 +313,5 @@ mod tests {
     fn progress_is_of_something() {
         let all = ["1048576/4194304", "0/1", "0/0", "1", "a/b", ""].map(progress);
         assert_eq!(all, [Some((1 << 20, 4 << 20)), Some((0, 1)), None, None, None, None]);
-    }
-
-    #[test]
-    fn the_longest_path_wins() {
-        let secret = BTreeMap::from([(
-            ".dockerconfigjson".to_owned(),
-            br#"{"auths":{"reg.io":{"username":"u","password":"p"},"reg.io/team":{"auth":"dDpx"},"https://index.docker.io/v1/":{"username":"hub","password":"h"}}}"#.to_vec(),
-        )]);
-        let users = |image: &str| credentials(image, &[&secret]).into_iter().map(|a| a.username).collect::<Vec<_>>();
-        assert_eq!(users("reg.io/team/app:1"), ["t", "u"]);
-        assert_eq!(users("reg.io/teams/app"), ["u"]);
-        assert_eq!(users("nginx"), ["hub"]);
-        assert_eq!(users("other.io/x"), [""; 0]);
     }
 }

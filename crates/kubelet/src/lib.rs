@@ -6,7 +6,7 @@
 //! server. Channels: the pod watch → dispatcher → one queue per worker; everything else tells a
 //! worker only to look again. Pods are left as they are at shutdown and adopted by their CRI
 //! labels at the next start. The agent starts no process but flexvolume drivers
-//! of the operator's, and never touches the network.
+//! and credential providers of the operator's, and never touches the network.
 
 mod agent;
 mod bundles;
@@ -47,8 +47,12 @@ mod users;
 mod volumes;
 mod worker;
 
-pub use config::{Capacity, Config, DeadContainers, ImageCollection, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods};
+pub use config::{
+    Capacity, Config, DeadContainers, ImageCollection, ImageCredentials, LogRotation, NetworkGate, Polls, Resolver, ServerConfig, StaticPods,
+};
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
+pub use images::providers::{ProvidersError, config::ConfigError as ProviderConfigError};
+pub use images::records::decide::{Allowlist, PatternError, Verification};
 pub use node_logs::SystemLogs;
 pub use run::{RunError, run};
 #[cfg(target_os = "linux")]
@@ -60,6 +64,26 @@ pub use tls::TlsError;
 #[cfg(unix)]
 pub fn check_journal(bytes: &[u8]) {
     node_logs::journal::check(bytes);
+}
+/// Reads a docker configuration, for fuzzing.
+#[doc(hidden)]
+pub fn check_docker_config(bytes: &[u8]) {
+    images::keyring::check(bytes);
+}
+/// Reads a configuration of credential providers, for fuzzing.
+#[doc(hidden)]
+pub fn check_provider_config(bytes: &[u8]) {
+    images::providers::config::check(bytes);
+}
+/// Reads what a credential provider answered, for fuzzing.
+#[doc(hidden)]
+pub fn check_provider_answer(bytes: &[u8]) {
+    images::providers::protocol::check(bytes);
+}
+/// Reads a record of an image pull, for fuzzing.
+#[doc(hidden)]
+pub fn check_pull_record(bytes: &[u8]) {
+    images::records::document::check(bytes);
 }
 /// Reads the file of a pod's user namespace, for fuzzing.
 #[doc(hidden)]
@@ -73,3 +97,7 @@ pub fn check_device_checkpoint(bytes: &[u8]) {
 }
 #[doc(hidden)]
 pub use volumes::flexvolume::check_answer as check_flexvolume_answer;
+
+/// Taken by tests that write programs: one cannot be started while a process that another test has just forked holds it open for writing.
+#[cfg(test)]
+static PROGRAMS: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -26,6 +26,9 @@ use crate::go_time::go_duration;
 use crate::health::{self, RuntimeHealth};
 use crate::image_gc::Collector;
 use crate::images::Images;
+use crate::images::node_keyring::NodeKeyring;
+use crate::images::providers::{Providers, ProvidersError};
+use crate::images::records::Records;
 use crate::node::{FirstLists, NodeFacts, NodeKeeper};
 use crate::rotation;
 use crate::server::{self, Auth, Server};
@@ -48,6 +51,9 @@ pub enum RunError {
     /// The agent's directory cannot be made.
     #[error("preparing the agent's directory failed")]
     Directory(#[from] host::HostError),
+    /// Programs or configuration of credential providers are wrong.
+    #[error("preparing credential providers failed")]
+    Providers(#[from] ProvidersError),
     /// The serving certificate is unusable.
     #[error("preparing the server on :10250 failed")]
     Tls(#[from] TlsError),
@@ -103,6 +109,9 @@ struct Ground {
     affected: mpsc::UnboundedReceiver<BTreeSet<String>>,
     users: Users,
     flex: Arc<Flex>,
+    records: Arc<Records>,
+    node_keyring: NodeKeyring,
+    providers: Providers,
     /// The volumes that the Node's status says are in use.
     in_use: watch::Receiver<BTreeSet<String>>,
     /// Static pods that begin and end.
@@ -180,7 +189,11 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         tokens: tokens.clone(),
         in_use: sender,
     }));
+    let records = Records::load(config.root.clone(), &dir, config.image_credentials.verification.clone())?;
     Ok(Ground {
+        records: Arc::new(records),
+        node_keyring: node_keyring(config, &dir),
+        providers: providers(config, tokens.clone())?,
         facts: Arc::new(NodeFacts::new(config, side.clone(), storage)),
         recorder: EventRecorder::new(config.client.clone(), "kubelet", &config.node_name),
         node,
@@ -202,6 +215,22 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         side,
         health,
     })
+}
+
+/// The node's own credentials for images.
+fn node_keyring(config: &Config, dir: &host::PodPath) -> NodeKeyring {
+    let of = &config.image_credentials;
+    let given = |dir| Some(dir).filter(|dir: &&str| !dir.is_empty());
+    NodeKeyring::new(config.root.clone(), dir, given(&of.working_dir), given(&of.home_dir))
+}
+
+/// The credential providers that are configured.
+fn providers(config: &Config, tokens: Arc<TokenCache>) -> Result<Providers, ProvidersError> {
+    let (of, none) = (&config.image_credentials, Providers::none(config.root.clone(), config.client.clone(), tokens));
+    if of.provider_config.is_empty() {
+        return Ok(none);
+    }
+    none.load(&config.root.parse(&of.provider_config)?, &config.root.parse(&of.provider_dir)?)
 }
 
 /// The Node: registered, then kept true with its lease. Static pods do not wait for the API server.
@@ -250,6 +279,9 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         host_ips: ground.facts.addresses.clone(),
         allocatable: ground.facts.allocatable.clone(),
         images: Images::new(ground.cri),
+        records: ground.records,
+        node_keyring: ground.node_keyring,
+        providers: ground.providers,
         recorder: ground.recorder,
         pods,
         node: ground.node,
@@ -304,6 +336,7 @@ fn make_room(config: &Config, agent: &Arc<Agent>, pressures: watch::Sender<BTree
         client: agent.cri.clone(),
         root: agent.root.clone(),
         policy: config.images,
+        records: agent.records.clone(),
         recorder: agent.recorder.clone(),
         node: config.node_name.clone(),
     });

@@ -53,6 +53,9 @@ pub(crate) struct SourceError {
 /// Keys and values of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Data {
+    pub uid: String,
+    /// Of a Secret.
+    pub type_: String,
     pub items: BTreeMap<String, Vec<u8>>,
 }
 
@@ -139,9 +142,13 @@ impl Sources {
 fn of_config_map(o: &ConfigMap) -> Data {
     let text = o.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
     let binary = o.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-    Data { items: text.chain(binary).collect() }
+    Data { uid: o.metadata.uid.clone().unwrap_or_default(), type_: String::new(), items: text.chain(binary).collect() }
 }
 
 fn of_secret(o: &Secret) -> Data {
-    Data { items: o.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect() }
+    Data {
+        uid: o.metadata.uid.clone().unwrap_or_default(),
+        type_: o.type_.clone().unwrap_or_default(),
+        items: o.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect(),
+    }
 }

@@ -47,6 +47,8 @@ impl Collector for Own {
         }
         agent.starts.encode(&mut encoder)?;
         agent.counts.encode(&mut encoder)?;
+        agent.records.encode(&mut encoder)?;
+        agent.providers.counts().encode(&mut encoder)?;
         match &agent.health.borrow().host_network {
             Some(health) => crate::health::encode(&mut encoder, health),
             None => Ok(()),

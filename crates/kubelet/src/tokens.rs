@@ -6,14 +6,18 @@ use std::sync::{Mutex, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::PostParams;
 
 use crate::error::ApiError;
 use crate::volumes::Tokens;
 
-/// (pod UID, audience, seconds) → (token, issued, expires).
-type Cache = HashMap<(String, String, Option<i64>), (String, Timestamp, Timestamp)>;
+/// What a token is for: pod UID, account UID where only that account's will do, audience, seconds.
+type Key = (String, Option<String>, String, Option<i64>);
+
+/// → (token, issued, expires).
+type Cache = HashMap<Key, (String, Timestamp, Timestamp)>;
 
 /// A token that the API server did not give, and that no older one stands in for.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +60,24 @@ impl TokenCache {
     /// A token, bound to the pod, and when it ends; without `seconds` the API server says how long it lives.
     pub(crate) async fn one(&self, pod: &Pod, audience: &str, seconds: Option<i64>, now: Timestamp) -> Result<(String, Timestamp), TokenError> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let key = (uid.clone(), audience.to_owned(), seconds);
+        self.held(pod, (uid, None, audience.to_owned(), seconds), now).await
+    }
+
+    /// A token of the pod's account as it is now: one that has been made again under the same name gives none for the `account` before it.
+    pub(crate) async fn of_account(&self, pod: &Pod, account: &str, audience: &str, now: Timestamp) -> Result<String, TokenError> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let key = (uid, Some(account.to_owned()), audience.to_owned(), None);
+        Ok(self.held(pod, key, now).await?.0)
+    }
+
+    async fn held(&self, pod: &Pod, key: Key, now: Timestamp) -> Result<(String, Timestamp), TokenError> {
         let held = self.lock().get(&key).cloned();
         if let Some((token, issued, expires)) = &held
             && !due(*issued, *expires, now)
         {
             return Ok((token.clone(), *expires));
         }
-        match self.request(pod, audience, seconds).await {
+        match self.request(pod, &key).await {
             Ok((token, expires)) => {
                 self.lock().insert(key, (token.clone(), now, expires));
                 Ok((token, expires))
@@ -75,21 +89,22 @@ impl TokenCache {
         }
     }
 
-    async fn request(&self, pod: &Pod, audience: &str, seconds: Option<i64>) -> kube::Result<(String, Timestamp)> {
+    async fn request(&self, pod: &Pod, (_, account_uid, audience, seconds): &Key) -> kube::Result<(String, Timestamp)> {
         let meta = &pod.metadata;
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone());
         let account = account.filter(|a| !a.is_empty()).unwrap_or_else(|| "default".into());
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
         let request = TokenRequest {
+            metadata: ObjectMeta { uid: account_uid.clone(), ..ObjectMeta::default() },
             spec: Some(TokenRequestSpec {
-                audiences: (!audience.is_empty()).then(|| vec![audience.to_owned()]),
+                audiences: (!audience.is_empty()).then(|| vec![audience.clone()]),
                 bound_object_ref: Some(BoundObjectReference {
                     api_version: Some("v1".into()),
                     kind: Some("Pod".into()),
                     name: meta.name.clone(),
                     uid: meta.uid.clone(),
                 }),
-                expiration_seconds: seconds,
+                expiration_seconds: *seconds,
             }),
             ..Default::default()
         };

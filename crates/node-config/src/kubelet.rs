@@ -2,6 +2,7 @@
 
 pub mod drop_ins;
 mod ignored;
+mod image_pulls;
 mod shutdown;
 mod taint;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::document::Document;
 use crate::duration::GoDuration;
 use crate::kube_proxy::Logging;
 use crate::values::empty_is_none;
+pub use image_pulls::{UnknownPolicy, VerificationPolicy};
 pub use shutdown::{ShutdownError, ShutdownGracePeriodByPodPriority};
 pub use taint::{Taint, TaintEffect};
 
@@ -110,6 +112,10 @@ pub struct KubeletConfiguration {
     /// How long an image stays at least.
     #[serde(rename = "imageMinimumGCAge")]
     pub image_minimum_gc_age: GoDuration,
+    /// Which images a pod must show that it may pull, though they are on the node.
+    pub image_pull_credentials_verification_policy: VerificationPolicy,
+    /// With `NeverVerifyAllowlistedImages`: names of images, or beginnings as `REGISTRY/*`, that every pod may use.
+    pub preloaded_images_verification_allowlist: Vec<String>,
     /// How often the Node's status is computed.
     pub node_status_update_frequency: GoDuration,
     /// Taints of a Node that is registered.
@@ -235,6 +241,8 @@ impl Default for KubeletConfiguration {
             image_gc_high_threshold_percent: 85,
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: GoDuration(Duration::from_secs(120)),
+            image_pull_credentials_verification_policy: VerificationPolicy::default(),
+            preloaded_images_verification_allowlist: Vec::new(),
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),
             register_with_taints: Vec::new(),
             resolv_conf: None,

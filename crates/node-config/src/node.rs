@@ -139,6 +139,10 @@ pub struct NodeConfiguration {
     pub maximum_dead_containers: i32,
     /// Dead attempts of each container that stay, alike.
     pub maximum_dead_containers_per_container: i32,
+    /// A file of kind CredentialProviderConfig or a directory of them, in the node's form; empty for none.
+    pub image_credential_provider_config: String,
+    /// Where the programs of credential providers are, in the node's form.
+    pub image_credential_provider_bin_dir: String,
     /// With `network: bgp`.
     pub bgp: BgpConfiguration,
     /// Whether NetworkPolicies and ClusterNetworkPolicies are put into effect.
@@ -186,6 +190,8 @@ impl Default for NodeConfiguration {
             minimum_container_ttl_duration: GoDuration::default(),
             maximum_dead_containers: -1,
             maximum_dead_containers_per_container: 1,
+            image_credential_provider_config: String::new(),
+            image_credential_provider_bin_dir: String::new(),
             bgp: BgpConfiguration::default(),
             network_policy: false,
             service_interface: String::new(),
@@ -279,6 +285,11 @@ impl NodeConfig {
         match (self.kubelet.tls_cert_file.is_empty(), self.kubelet.tls_private_key_file.is_empty()) {
             (true, false) => return Err(missing("tls-cert-file", "tlsCertFile")),
             (false, true) => return Err(missing("tls-private-key-file", "tlsPrivateKeyFile")),
+            _ => {}
+        }
+        match (node.image_credential_provider_config.is_empty(), node.image_credential_provider_bin_dir.is_empty()) {
+            (true, false) => return Err(missing("image-credential-provider-config", "imageCredentialProviderConfig")),
+            (false, true) => return Err(missing("image-credential-provider-bin-dir", "imageCredentialProviderBinDir")),
             _ => {}
         }
         labels::check(&node.node_labels)?;

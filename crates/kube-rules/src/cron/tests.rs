@@ -94,18 +94,6 @@ fn refusals_are_upstreams() {
     }
 }
 
-#[test]
-fn durations() {
-    for (text, nanoseconds) in
-        [("0", 0), ("1.5h", 5_400_000_000_000), ("-1m", -60_000_000_000), ("1h2m3s", 3_723_000_000_000), (".5s", 500_000_000), ("3µs", 3000)]
-    {
-        assert_eq!(go_duration(text), Ok(SignedDuration::from_nanos(nanoseconds)), "{text}");
-    }
-    for text in ["", "-", ".", "s", "9223372036854775808ns", "99999999999h"] {
-        assert!(go_duration(text).is_err(), "{text}");
-    }
-}
-
 /// Upstream's library walks by whole hours from there, arrives at half past three and goes on to the next day (robfig/cron, `SpecSchedule.Next`).
 #[test]
 fn a_change_of_clocks_by_half_an_hour_leaves_a_time_out_as_upstream() {

@@ -27,7 +27,7 @@ pub(super) fn fixture() -> Fixture {
     let root = Arc::new(HostRoot::windows(NodeOs::Windows { build: 20348 }, [('C', c)]).unwrap());
     let data = |items: &[(&str, &str)]| {
         let items = items.iter().map(|(k, v)| ((*k).to_owned(), v.as_bytes().to_vec())).collect();
-        Some(Arc::new(Data { items }))
+        Some(Arc::new(Data { items, ..Data::default() }))
     };
     let sources = Fetched::from([
         ((Kind::Secret, "s".into()), data(&[("user", "u"), ("pass", "p")])),

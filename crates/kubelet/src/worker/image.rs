@@ -1,15 +1,22 @@
 //! Getting the image of a container, beside the worker's other work.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use cluster::EventType;
 use cri::v1;
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
+use kube_rules::Reference;
 use thiserror_ext::AsReport as _;
+use tokio::sync::OnceCell;
 
 use super::site::Site;
 use crate::go_time::go_duration;
-use crate::images::{self, ImageError, Policy, Ready};
+use crate::images::keyring::{self, Coordinates, Credential, PullSecret};
+use crate::images::records::decide::Verdict;
+use crate::images::{ImageError, Policy, Ready};
 use crate::pod::{Failed, WaitingReason};
-use crate::sources::{Fetched, Kind};
+use crate::sources::{Data, Kind};
 
 /// The images that a container mounts, by the volume's name.
 pub(super) fn volumes_of<'a>(pod: &'a Pod, container: &'a Container) -> impl Iterator<Item = (&'a str, &'a ImageVolumeSource)> {
@@ -33,12 +40,39 @@ pub(super) async fn ensure(site: &Site, container: &Container, sandbox: v1::PodS
 
 async fn ensure_one(site: &Site, container: &str, image: &str, policy: Option<&str>, sandbox: &v1::PodSandboxConfig) -> Result<String, Failed> {
     let name = Some(container);
-    let pulled = match site.agent.images.present(image, Policy::of(policy, image)).await {
+    let policy = Policy::of(policy, image);
+    let (records, lookup) = (&site.agent.records, Lookup { site, image, found: OnceCell::new() });
+    let counted = |present, pull| records.count_request(policy.name(), present, pull);
+    records.adopt(&site.agent.cri).await;
+    let present = site.agent.images.present(image, policy).await;
+    let is_present = match (&present, policy) {
+        (Ok(_), Policy::Always) | (Err(_), _) => None,
+        (Ok(found), _) => Some(found.is_some()),
+    };
+    let allowed = match present {
+        Ok(Some(reference)) => may_use(&lookup, &reference).await.map(|may| may.then_some(reference)),
+        Ok(None) => Ok(None),
+        Err(error) => {
+            counted(is_present, None);
+            Err(error)
+        }
+    };
+    let pulled = match allowed {
         Ok(Some(reference)) => {
-            site.event(name, EventType::Normal, "Pulled", format!("Container image {image:?} already present on machine"));
+            counted(is_present, Some(false));
+            let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
+            site.event(name, EventType::Normal, "Pulled", message);
             return Ok(reference);
         }
-        Ok(None) => pull(site, container, image, sandbox.clone()).await,
+        // Whoever may not pull an image is not told that it is there.
+        Ok(None) if policy == Policy::Never => {
+            counted(is_present, Some(true));
+            Err(ImageError::NeverPull { image: image.to_owned() })
+        }
+        Ok(None) => {
+            counted(is_present, Some(true));
+            pull(&lookup, container, sandbox.clone()).await
+        }
         Err(error) => Err(error),
     };
     match pulled {
@@ -62,25 +96,80 @@ async fn ensure_one(site: &Site, container: &str, image: &str, policy: Option<&s
     }
 }
 
-async fn pull(site: &Site, container: &str, image: &str, sandbox: v1::PodSandboxConfig) -> Result<Ready, ImageError> {
-    let name = Some(container);
-    site.event(name, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
-    let auth = credentials(site, image).await;
-    let say = |message| site.event(name, EventType::Normal, "Pulling", message);
-    site.agent.images.pull(image, auth, sandbox, say).await
+/// Whether the pod may use an image that is there, with whose credentials it was pulled.
+async fn may_use(lookup: &Lookup<'_>, reference: &str) -> Result<bool, ImageError> {
+    let (records, image) = (&lookup.site.agent.records, lookup.image);
+    match records.check(image, reference) {
+        Verdict::Allowed(_) => Ok(true),
+        Verdict::Pull => Ok(false),
+        Verdict::Like(recorded) => match lookup.credentials().await {
+            Ok(credentials) => Ok(records.compare(image, reference, &recorded, credentials)),
+            Err(error) => {
+                records.check_failed();
+                Err(error)
+            }
+        },
+    }
 }
 
-async fn credentials(site: &Site, image: &str) -> Vec<v1::AuthConfig> {
-    let names = site.pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten());
-    let wanted: Vec<_> = names.map(|r| (Kind::Secret, r.name.clone())).collect();
-    if wanted.is_empty() {
-        return Vec::new();
+async fn pull(lookup: &Lookup<'_>, container: &str, sandbox: v1::PodSandboxConfig) -> Result<Ready, ImageError> {
+    let (site, image, name) = (lookup.site, lookup.image, Some(container));
+    let credentials = lookup.credentials().await?;
+    let intent = site.agent.records.intend(image).map_err(|source| ImageError::Record { image: image.to_owned(), source })?;
+    site.event(name, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
+    let say = |message| site.event(name, EventType::Normal, "Pulling", message);
+    let pulled = site.agent.images.pull(image, credentials, sandbox, say).await;
+    match &pulled {
+        Ok(ready) => intent.pulled(&ready.reference, ready.used.as_ref()),
+        Err(ImageError::Pull { source, .. }) if !source.are_answers() => drop(intent),
+        Err(_) => intent.failed(),
     }
+    pulled
+}
+
+/// The credentials that a pod has for an image, which are looked up once, and only where they are needed.
+struct Lookup<'a> {
+    site: &'a Site,
+    image: &'a str,
+    found: OnceCell<Vec<Credential>>,
+}
+
+impl Lookup<'_> {
+    async fn credentials(&self) -> Result<&[Credential], ImageError> {
+        Ok(self.found.get_or_try_init(|| self.look_up()).await?)
+    }
+
+    /// Those of the pod's secrets, then the node's, then those of providers.
+    async fn look_up(&self) -> Result<Vec<Credential>, ImageError> {
+        let (site, image) = (self.site, || self.image.to_owned());
+        let reference = self.image.parse::<Reference>().map_err(|source| ImageError::InvalidName { image: image(), source })?;
+        let repository = &reference.repository;
+        let secrets = pull_secrets(site).await;
+        let namespace = site.pod.metadata.namespace.clone().unwrap_or_default();
+        let secrets: Vec<_> = secrets
+            .iter()
+            .map(|(name, data)| PullSecret {
+                coordinates: Coordinates { uid: data.uid.clone(), namespace: namespace.clone(), name: name.clone() },
+                type_: &data.type_,
+                items: &data.items,
+            })
+            .collect();
+        let of_secrets = keyring::of_secrets(&secrets).map_err(|source| ImageError::Secret { image: image(), source })?;
+        let mut found = of_secrets.lookup(repository);
+        found.extend(site.agent.node_keyring.lookup(repository, Instant::now()));
+        found.extend(site.agent.providers.lookup(repository, &site.pod).await);
+        Ok(found)
+    }
+}
+
+/// The pod's pull secrets, in its order.
+async fn pull_secrets(site: &Site) -> Vec<(String, Arc<Data>)> {
+    let names = site.pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten());
     // A missing pull secret is no error: the image may be public, or another secret serve it.
-    let (mut fetched, mut lost) = (Fetched::new(), Vec::new());
-    for (kind, name) in wanted {
-        match site.fetch(vec![(kind, name.clone())]).await {
-            Ok(found) if found.values().all(Option::is_some) => fetched.extend(found),
+    let (mut found, mut lost) = (Vec::new(), Vec::new());
+    for name in names.map(|reference| reference.name.clone()).filter(|name| !name.is_empty()) {
+        match site.fetch(vec![(Kind::Secret, name.clone())]).await.map(|mut all| all.remove(&(Kind::Secret, name.clone()))) {
+            Ok(Some(Some(data))) => found.push((name, data)),
             _ => lost.push(name),
         }
     }
@@ -88,8 +177,7 @@ async fn credentials(site: &Site, image: &str) -> Vec<v1::AuthConfig> {
         let message = format!("Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.", lost.join(", "));
         site.event(None, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
     }
-    let items: Vec<_> = fetched.values().flatten().map(|d| &d.items).collect();
-    images::credentials(image, &items)
+    found
 }
 
 /// The events of a pull that waits.

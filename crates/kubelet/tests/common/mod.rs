@@ -43,6 +43,8 @@ pub struct World {
     pub dead_containers: kubelet::DeadContainers,
     /// When the next agent removes images; never by default.
     pub images: kubelet::ImageCollection,
+    /// With which credentials the next agent pulls images.
+    pub image_credentials: kubelet::ImageCredentials,
     /// What the next agent's node runs.
     pub os: NodeOs,
     /// How often the next agent looks again.
@@ -103,6 +105,7 @@ impl World {
             hcn: None,
             dead_containers: kubelet::DeadContainers::default(),
             images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
+            image_credentials: kubelet::ImageCredentials::default(),
             os: NodeOs::Windows { build: 20348 },
             polls: kubelet::Polls::default(),
             eviction: kubelet::Eviction::default(),
@@ -173,6 +176,7 @@ impl World {
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
             dead_containers: self.dead_containers,
             images: self.images,
+            image_credentials: self.image_credentials.clone(),
             polls: self.polls,
             static_pods: self.static_pods.clone(),
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),

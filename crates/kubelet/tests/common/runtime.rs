@@ -51,6 +51,10 @@ pub struct State {
     pub containers: BTreeMap<String, Container>,
     pub images: BTreeSet<String>,
     pub pulls: Vec<String>,
+    /// Name and password with which an image is given away; others are given to everybody.
+    pub logins: BTreeMap<String, (String, String)>,
+    /// Image, name and password of each pull; no name of one without credentials.
+    pub auths: Vec<(String, Option<(String, String)>)>,
     pub execs: Vec<String>,
     pub network_ready: bool,
     /// Calls that are not answered while they are here.
@@ -493,9 +497,16 @@ cri::serve! { ImageService for Runtime {
     }
 
     async fn pull_image(&self, r: Request<v1::PullImageRequest>) -> Answer<v1::PullImageResponse> {
-        let name = r.into_inner().image.unwrap_or_default().image;
+        let request = r.into_inner();
+        let name = request.image.unwrap_or_default().image;
+        let auth = request.auth.map(|auth| (auth.username, auth.password));
         let mut state = self.state.lock().unwrap();
         state.pulls.push(name.clone());
+        state.auths.push((name.clone(), auth.clone()));
+        if state.logins.get(&name).is_some_and(|login| auth.as_ref() != Some(login)) {
+            let who = auth.map_or("nobody".to_owned(), |(name, _)| name);
+            return Err(Status::permission_denied(format!("{who} may not pull {name:?}")));
+        }
         if name.starts_with("missing") {
             return Err(Status::not_found(format!("failed to resolve reference {name:?}: not found")));
         }

@@ -17,6 +17,7 @@ use k8s_openapi::api::core::v1::{Namespace, Taint};
 use kube::Api;
 use kube::api::{ListParams, ObjectList};
 use kube::core::PartialObjectMeta;
+use node_config::kubelet::VerificationPolicy;
 use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
 use node_config::{ConfigError, KubeletConfiguration, document};
@@ -405,6 +406,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         logs: log_rotation(config)?,
         dead_containers: dead_containers(node),
         images: image_collection(config)?,
+        image_credentials: image_credentials(config)?,
         polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, ..kubelet::Polls::default() },
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
@@ -522,6 +524,37 @@ fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {
     }
     let min_age = kubelet.image_minimum_gc_age.0;
     Ok(kubelet::ImageCollection { high_percent, low_percent, min_age, ..kubelet::ImageCollection::default() })
+}
+
+/// With which credentials images are pulled, and who may use those that are there.
+fn image_credentials(config: &Complete) -> Result<kubelet::ImageCredentials> {
+    let (node, kubelet) = (&config.config.node, &config.config.kubelet);
+    let (policy, list) = (kubelet.image_pull_credentials_verification_policy, &kubelet.preloaded_images_verification_allowlist);
+    if !list.is_empty() && policy != VerificationPolicy::NeverVerifyAllowlistedImages {
+        bail!(
+            "invalid configuration: can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVerificationPolicy` is not \
+             \"NeverVerifyAllowlistedImages\""
+        );
+    }
+    let verification = match policy {
+        VerificationPolicy::NeverVerify => kubelet::Verification::Never,
+        VerificationPolicy::NeverVerifyPreloadedImages => kubelet::Verification::NotPreloaded,
+        VerificationPolicy::AlwaysVerify => kubelet::Verification::Always,
+        VerificationPolicy::NeverVerifyAllowlistedImages => {
+            let list = kubelet::Allowlist::new(list.iter().map(String::as_str));
+            kubelet::Verification::NotAllowlisted(
+                list.context("invalid configuration: invalid image pattern in `preloadedImagesVerificationAllowlist`")?,
+            )
+        }
+    };
+    let place = |dir: Option<PathBuf>| dir.filter(|_| !is_simulated(config)).map(|dir| dir.display().to_string()).unwrap_or_default();
+    Ok(kubelet::ImageCredentials {
+        provider_config: node.image_credential_provider_config.clone(),
+        provider_dir: node.image_credential_provider_bin_dir.clone(),
+        verification,
+        working_dir: place(std::env::current_dir().ok()),
+        home_dir: place(std::env::home_dir()),
+    })
 }
 
 /// Whether the host is a simulated one: then its size is what it declares, and what other programs of the machine use is not its own.

@@ -8,7 +8,6 @@ const PERIODS: &str = "changes are acted on as they come, and periods are fixed"
 const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and tokens, and the API server";
 const TLS: &str = "certificates come from tlsCertFile; the TLS library chooses versions and ciphers";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
-const NO_RECORD: &str = "nothing records with which credentials an image was pulled: every pod of the node may use an image that is there, unless its imagePullPolicy is Always";
 const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
 const NETWORK: &str = "the pod network and the service proxy care for it";
@@ -33,8 +32,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("authorization.webhook.cacheUnauthorizedTTL", SERVER),
     ("registryPullQPS", RUNTIME),
     ("registryBurst", RUNTIME),
-    ("imagePullCredentialsVerificationPolicy", NO_RECORD),
-    ("preloadedImagesVerificationAllowlist", NO_RECORD),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
     ("enableDebuggingHandlers", SERVER),
@@ -119,7 +116,6 @@ const HOLDS: &[(&str, &str)] = &[
     ("configMapAndSecretChangeDetectionStrategy", "Watch"),
     ("cpuManagerPolicy", "none"),
     ("enableControllerAttachDetach", "true"),
-    ("imagePullCredentialsVerificationPolicy", "NeverVerify"),
     ("localStorageCapacityIsolation", "true"),
     ("memoryManagerPolicy", "None"),
     ("memoryReservationPolicy", "None"),
@@ -138,18 +134,6 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "enableControllerAttachDetach",
         "false",
         "the agent attaches no volumes itself; leave it out, so that the control plane's attach controller does",
-    ),
-    (
-        "imagePullCredentialsVerificationPolicy",
-        "AlwaysVerify",
-        "nothing records with which credentials an image was pulled; set NeverVerify, and imagePullPolicy Always for pods with private images \
-         (the admission plug-in AlwaysPullImages does that)",
-    ),
-    (
-        "imagePullCredentialsVerificationPolicy",
-        "NeverVerifyAllowlistedImages",
-        "nothing records with which credentials an image was pulled; set NeverVerify, and imagePullPolicy Always for pods with private images \
-         (the admission plug-in AlwaysPullImages does that)",
     ),
     ("seccompDefault", "true", "pods without a seccomp profile run unconfined here; leave it out, and set seccompProfile RuntimeDefault in pods"),
 ];

@@ -34,6 +34,8 @@ fn no_defaults() -> NodeConfig {
             minimum_container_ttl_duration: "9s".parse().unwrap(),
             maximum_dead_containers: 11,
             maximum_dead_containers_per_container: 12,
+            image_credential_provider_config: "/creds.yaml".into(),
+            image_credential_provider_bin_dir: "/creds".into(),
             bgp: BgpConfiguration {
                 as_number: 64513,
                 peers: [("10.240.0.1".parse().unwrap(), 64600)].into(),
@@ -100,6 +102,8 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         image_gc_high_threshold_percent: 90,
         image_gc_low_threshold_percent: 70,
         image_minimum_gc_age: "3m".parse().unwrap(),
+        image_pull_credentials_verification_policy: crate::kubelet::VerificationPolicy::NeverVerifyAllowlistedImages,
+        preloaded_images_verification_allowlist: vec!["reg.io/*".into()],
         node_status_update_frequency: "4s".parse().unwrap(),
         register_with_taints: vec!["a=b:NoExecute".parse().unwrap()],
         resolv_conf: Some("/resolv.conf".into()),
@@ -185,7 +189,7 @@ fn missing_required_members_are_named_with_their_flags() {
     let whole = no_defaults();
     whole.clone().complete("net").unwrap();
     type Change = fn(&mut NodeConfig);
-    let cases: [(&str, Change); 15] = [
+    let cases: [(&str, Change); 17] = [
         ("--kubeconfig: give it, or kubeconfig in --config", |c| c.node.kubeconfig.clear()),
         ("--hostname-override: give it, or nodeName", |c| c.node.node_name.clear()),
         ("--node-ip", |c| c.node.node_ip = Families::default()),
@@ -205,6 +209,8 @@ fn missing_required_members_are_named_with_their_flags() {
             drop(c.node.node_labels.insert("node-role.kubernetes.io/master".into(), String::new()))
         }),
         ("--boot-id", |c| c.node.boot_id.clear()),
+        ("--image-credential-provider-config: give it, or", |c| c.node.image_credential_provider_config.clear()),
+        ("--image-credential-provider-bin-dir: give it, or", |c| c.node.image_credential_provider_bin_dir.clear()),
     ];
     for (part, change) in cases {
         let mut config = whole.clone();

@@ -15,9 +15,6 @@ use crate::volumes::{Content, Places, PodDirs, Tokens, Volumes};
 /// A driver that writes down what it is told, and answers what stands in files beside it.
 const DRIVER: &str = "#!/bin/sh\nd=$(dirname \"$0\")\nprintf '%s\\n' \"$@\" > \"$d/$1.args\"\ncat \"$d/$1.json\"\n";
 
-/// A program cannot be started while a process that another test has just forked still holds it open for writing.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
 struct Node {
     _alone: std::sync::MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
@@ -29,7 +26,7 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let os = NodeOs::Windows { build: 20348 };
         let root = if windows { HostRoot::windows(os, [('C', dir.path().to_owned())]) } else { HostRoot::linux(dir.path()) };
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = crate::PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
         Node { _alone, root: Arc::new(root.unwrap()), dir }
     }
 

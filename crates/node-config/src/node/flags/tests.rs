@@ -38,6 +38,8 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("minimum-container-ttl-duration", "node.minimumContainerTTLDuration", "1m0s", r#""1m0s""#),
     ("maximum-dead-containers", "node.maximumDeadContainers", "240", "240"),
     ("maximum-dead-containers-per-container", "node.maximumDeadContainersPerContainer", "-1", "-1"),
+    ("image-credential-provider-config", "node.imageCredentialProviderConfig", "/creds.yaml", r#""/creds.yaml""#),
+    ("image-credential-provider-bin-dir", "node.imageCredentialProviderBinDir", "/creds", r#""/creds""#),
     ("service-interface", "node.serviceInterface", "svc0", r#""svc0""#),
     ("cpu", "node.cpu", "2", r#""2""#),
     ("memory", "node.memory", "1Gi", r#""1Gi""#),
