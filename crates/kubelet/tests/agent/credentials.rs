@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -58,8 +58,8 @@ impl World {
 
     fn record(&self) -> String {
         let dir = self.drive().join("var/lib/kubelet/image_manager/pulled");
-        let files = std::fs::read_dir(dir).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap());
-        files.collect()
+        // One that is removed meanwhile says nothing.
+        std::fs::read_dir(dir).unwrap().filter_map(|entry| std::fs::read_to_string(entry.unwrap().path()).ok()).collect()
     }
 
     /// Installs a provider for `reg.io`, with more members of its configuration, for the next agent.
@@ -174,10 +174,55 @@ async fn all_credentials_are_tried_those_of_the_pod_then_of_the_node_then_of_pro
 }
 
 #[tokio::test]
+async fn a_provider_gets_a_token_of_the_pods_account() {
+    let mut world = World::new().await;
+    let image = "reg.io/app:1";
+    world.is_private(image, "cloud", "pw");
+    let more = json!({"tokenAttributes": {"serviceAccountTokenAudience": "reg.example", "cacheType": "ServiceAccount", "requireServiceAccount": true,
+        "requiredServiceAccountAnnotationKeys": ["cloud.example/role"], "optionalServiceAccountAnnotationKeys": ["cloud.example/zone"]}});
+    world.install_provider(&more, &json!({"cacheKeyType": "Image", "auth": {"reg.io": {"username": "cloud", "password": "pw"}}}));
+    let world = started(world).await;
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.admin(), "default");
+    let account = json!({"metadata": {"name": "puller", "annotations": {"cloud.example/role": "reader", "other": "x"}}});
+    let account = accounts.create(&PostParams::default(), &serde_json::from_value(account).unwrap()).await.unwrap();
+    let mut of_account = spec(image, "IfNotPresent", &[]);
+    of_account["serviceAccountName"] = "puller".into();
+    // A node gets tokens for audiences that its pods name.
+    let token = json!({"serviceAccountToken": {"audience": "reg.example", "path": "token"}});
+    of_account["volumes"] = json!([{"name": "v", "projected": {"sources": [token]}}]);
+    world.pod("web", of_account.clone()).await;
+    world.until_running("web").await;
+    let asked = world.asked().remove(0);
+    assert_eq!(asked["serviceAccountAnnotations"], json!({"cloud.example/role": "reader"}));
+    let token = asked["serviceAccountToken"].as_str().unwrap();
+    let claims: Value = {
+        use base64::Engine as _;
+        let part = token.split('.').nth(1).unwrap();
+        serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
+    };
+    assert_eq!(claims["aud"], json!(["reg.example"]));
+    assert_eq!(claims["sub"], "system:serviceaccount:default:puller");
+    assert_eq!(claims["kubernetes.io"]["pod"]["name"], "web");
+    let uid = account.metadata.uid.unwrap();
+    let expected =
+        format!("{{\"reg.io/app\":{{\"kubernetesServiceAccounts\":[{{\"uid\":\"{uid}\",\"namespace\":\"default\",\"name\":\"puller\"}}]}}}}");
+    assert!(world.record().contains(&expected), "{}", world.record());
+
+    world.pod("same", of_account).await;
+    world.until_running("same").await;
+    assert_eq!(world.who_pulled(image), ["cloud"], "the account has shown that it may");
+    // The namespace's default account has no such annotation: the provider is not asked for it.
+    let before = world.asked().len();
+    world.pod("other", spec(image, "IfNotPresent", &[])).await;
+    world.until_refused("other", "ErrImagePull").await;
+    assert_eq!((world.who_pulled(image).last().unwrap().as_str(), world.asked().len()), ("nobody", before));
+}
+
+#[tokio::test]
 async fn records_end_with_their_images() {
     let mut world = World::new().await;
     let soon = Duration::from_millis(100);
-    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::ZERO, interval: soon };
+    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::from_secs(1), interval: soon };
     let world = started(world).await;
     world.pod("web", spec("reg.io/app:1", "IfNotPresent", &[])).await;
     world.until_running("web").await;
