@@ -1,6 +1,6 @@
 //! The certificate authority: issuing, and signing requests.
 
-use crate::Error;
+use crate::{Error, Key, Subject};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
@@ -111,13 +111,9 @@ impl Ca {
 
 /// Makes a key and a PEM certificate signing request for it: (request, key).
 pub fn new_csr(cn: &str, orgs: &[String], dns: &[String], ips: &[IpAddr]) -> Result<(String, String), Error> {
-    let failed = |source| Error::Generate { subject: cn.to_string(), source };
-    let key = KeyPair::generate().map_err(failed)?;
-    let mut params = CertificateParams::default();
-    params.distinguished_name = subject(cn, orgs)?;
-    params.subject_alt_names = alt_names(dns, ips).map_err(failed)?;
-    let csr = params.serialize_request(&key).and_then(|csr| csr.pem()).map_err(failed)?;
-    Ok((csr, key.serialize_pem()))
+    let key = Key::generate()?;
+    let wanted = Subject { common_name: cn.to_owned(), organisations: orgs.to_vec(), dns: dns.to_vec(), ips: ips.to_vec() };
+    Ok((key.request(&wanted)?, key.pem()))
 }
 
 /// All certificates of a PEM text, in order.
@@ -132,7 +128,7 @@ pub fn private_key_der(pem: &str) -> Result<PrivateKeyDer<'static>, Error> {
 }
 
 /// rcgen keeps one value a type, so a second organisation goes in under the same OID as a custom type.
-fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
+pub(crate) fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
     const ORGANISATION: [u64; 4] = [2, 5, 4, 10];
     if orgs.len() > 2 {
         return Err(Error::TooManyOrganisations { subject: cn.to_string(), count: orgs.len() });
@@ -145,7 +141,7 @@ fn subject(cn: &str, orgs: &[String]) -> Result<DistinguishedName, Error> {
     Ok(name)
 }
 
-fn alt_names(dns: &[String], ips: &[IpAddr]) -> Result<Vec<SanType>, rcgen::Error> {
+pub(crate) fn alt_names(dns: &[String], ips: &[IpAddr]) -> Result<Vec<SanType>, rcgen::Error> {
     let names = dns.iter().map(|name| Ok(SanType::DnsName(name.as_str().try_into()?)));
     names.chain(ips.iter().map(|ip| Ok(SanType::IpAddress(*ip)))).collect()
 }

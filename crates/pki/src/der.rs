@@ -1,7 +1,8 @@
-//! As much DER as it takes to put another subject into a signed document, which rcgen cannot: it keeps one value of each attribute.
+//! As much DER as it takes to put another subject into a signed document, which rcgen cannot (it keeps one value of each attribute), and to
+//! put older forms of keys into PKCS#8.
 
 /// The first element of `der`, whole and its content, and what follows it.
-fn element(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+pub fn element(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let first = usize::from(*der.get(1)?);
     let (length, begin) = match first {
         0..=0x7f => (first, 2),
@@ -17,7 +18,7 @@ fn element(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// The elements of a content.
-fn elements(mut content: &[u8]) -> Option<Vec<&[u8]>> {
+pub fn elements(mut content: &[u8]) -> Option<Vec<&[u8]>> {
     let mut found = Vec::new();
     while !content.is_empty() {
         let (whole, _, rest) = element(content)?;
@@ -27,7 +28,8 @@ fn elements(mut content: &[u8]) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
-fn encoded(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+/// An element of these parts.
+pub fn encoded(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let mut out = vec![tag];
     if length < 0x80 {
@@ -41,7 +43,7 @@ fn encoded(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-const SEQUENCE: u8 = 0x30;
+pub const SEQUENCE: u8 = 0x30;
 const BIT_STRING: u8 = 0x03;
 
 /// A signed document (`SEQUENCE { SEQUENCE { ... }, algorithm, signature }`) with the element at `place` of its body replaced, signed

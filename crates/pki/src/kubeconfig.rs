@@ -148,6 +148,22 @@ impl KubeConfig {
     }
 }
 
+/// The kubeconfig of a node whose client certificate and key are in the file `pem`, under the names of upstream's kubelet. Of `cluster`, an
+/// entry of another kubeconfig, it takes what says where the API server is and how it is checked.
+pub fn kubeconfig_of_files(cluster: &Value, pem: &str) -> String {
+    const KEPT: [&str; 6] =
+        ["server", "certificate-authority", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name", "proxy-url"];
+    let kept = KEPT.iter().filter_map(|name| Some(((*name).to_owned(), cluster.get(name)?.clone())));
+    to_yaml(&json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "default-cluster", "cluster": Value::Object(kept.collect())}],
+        "users": [{"name": "default-auth", "user": {"client-certificate": pem, "client-key": pem}}],
+        "contexts": [{"name": "default-context", "context": {"cluster": "default-cluster", "user": "default-auth", "namespace": "default"}}],
+        "current-context": "default-context",
+    }))
+}
+
 /// A kubeconfig of anybody's; an empty one counts.
 fn read_document(text: &str) -> Result<Value, serde_yaml_ng::Error> {
     match serde_yaml_ng::from_str(text)? {
@@ -190,6 +206,17 @@ mod tests {
         assert_eq!(document["contexts"].as_array().unwrap().len(), 1);
         assert_eq!(KubeConfig::removed_from(&left, "a", "https://127.0.0.1:1").unwrap(), None);
         assert!(of("a", 1).merged_into("[1, 2]").is_err() && of("a", 1).merged_into("a: [").is_err());
+    }
+
+    #[test]
+    fn a_nodes_kubeconfig_points_to_its_files() {
+        let cluster = json!({"server": "https://a:6443", "certificate-authority-data": "QQ==", "tls-server-name": "b", "extensions": [1]});
+        let read: Value = serde_yaml_ng::from_str(&kubeconfig_of_files(&cluster, r"C:\var\kubelet-client-current.pem")).unwrap();
+        assert_eq!(read["clusters"][0]["cluster"], json!({"server": "https://a:6443", "certificate-authority-data": "QQ==", "tls-server-name": "b"}));
+        let pem = r"C:\var\kubelet-client-current.pem";
+        assert_eq!(read["users"][0], json!({"name": "default-auth", "user": {"client-certificate": pem, "client-key": pem}}));
+        assert_eq!(read["contexts"][0]["context"], json!({"cluster": "default-cluster", "user": "default-auth", "namespace": "default"}));
+        assert_eq!((&read["contexts"][0]["name"], &read["current-context"]), (&json!("default-context"), &json!("default-context")));
     }
 
     #[test]

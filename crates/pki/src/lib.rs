@@ -1,12 +1,15 @@
 //! The cluster's certificate authority, certificates, kubeconfigs and ServiceAccount signing key (ECDSA P-256 throughout).
 //!
-//! Guarantees: every key is ECDSA P-256 (ring cannot generate RSA keys); files that hold keys are written with mode 0600 and replaced
+//! Guarantees: every key that is made here is ECDSA P-256 (ring cannot generate RSA keys); files that hold keys are written with mode 0600 and replaced
 //! atomically; nothing here reads the environment or the network.
 
 mod ca;
 mod der;
 mod files;
+mod key;
 mod kubeconfig;
+pub mod pair;
+pub mod pair_store;
 mod request;
 pub mod service_account;
 pub mod unverified;
@@ -15,7 +18,10 @@ mod yaml;
 use ca::BACKDATE;
 pub use ca::{Ca, CertKey, CertRequest, certificate_der, new_csr, private_key_der};
 pub use files::{write_private, write_public};
-pub use kubeconfig::{Credentials, KubeConfig};
+pub use key::{Key, Subject};
+pub use kubeconfig::{Credentials, KubeConfig, kubeconfig_of_files};
+pub use pair::{Leaf, Pair};
+pub use pair_store::PairStore;
 
 pub use request::{SigningRequest, Usages, not_after};
 

@@ -35,6 +35,7 @@ pub struct SigningRequest {
     pub uris: Vec<String>,
     /// The subject as it came, with attributes that are not read here.
     subject: Vec<u8>,
+    public_key: Vec<u8>,
     der: Vec<u8>,
 }
 
@@ -42,11 +43,11 @@ fn unreadable(reason: &str) -> Error {
     Error::Request { reason: reason.to_owned() }
 }
 
-fn texts<'a>(attributes: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Vec<String> {
+pub(crate) fn texts<'a>(attributes: impl Iterator<Item = &'a AttributeTypeAndValue<'a>>) -> Vec<String> {
     attributes.filter_map(|attribute| Some(attribute.as_str().ok()?.to_owned())).collect()
 }
 
-fn pem(label: &str, der: &[u8]) -> String {
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();
@@ -87,6 +88,7 @@ impl SigningRequest {
                 common_name: texts(name.iter_common_name()).pop().unwrap_or_default(),
                 organisations: texts(name.iter_organization()),
                 subject: name.as_raw().to_vec(),
+                public_key: parsed.certification_request_info.subject_pki.raw.to_vec(),
                 ..Self::default()
             };
             for extension in parsed.requested_extensions().into_iter().flatten() {
@@ -98,6 +100,11 @@ impl SigningRequest {
         };
         request.der = der.to_vec();
         Ok(request)
+    }
+
+    /// The requester's key, a SubjectPublicKeyInfo.
+    pub fn public_key(&self) -> &[u8] {
+        &self.public_key
     }
 
     fn add(&mut self, name: &GeneralName<'_>) {
