@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig};
 
 use crate::{Client, Error, Result};
 
@@ -18,11 +18,34 @@ pub fn install_crypto_provider() {
 /// [`Error::Kubeconfig`] when the file cannot be read or is incomplete, [`Error::Client`] when its certificates or keys are unusable.
 /// No connection is made here.
 pub async fn client_from_kubeconfig(path: &Path) -> Result<Client> {
+    let config = config_from_kubeconfig(path).await?;
+    Client::try_from(config).map_err(|source| Error::Client { path: path.to_owned(), source: Box::new(source) })
+}
+
+/// What the current context of a kubeconfig file says of the server and of its user. Paths in it are absolute.
+///
+/// # Errors
+/// [`Error::Kubeconfig`] when the file cannot be read or is incomplete.
+pub async fn config_from_kubeconfig(path: &Path) -> Result<Config> {
     install_crypto_provider();
     let unreadable = |source| Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
     let kubeconfig = Kubeconfig::read_from(path).map_err(unreadable)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unreadable)?;
-    Client::try_from(config).map_err(|source| Error::Client { path: path.to_owned(), source: Box::new(source) })
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unreadable)
+}
+
+/// A client for the same server whose user has nothing but this certificate and its key, both PEM.
+///
+/// # Errors
+/// When they are unusable, or the server's authority is.
+pub fn with_certificate(config: &Config, cert_pem: &str, key_pem: &str) -> Result<Client, kube::Error> {
+    use base64::Engine as _;
+    let encoded = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let user = serde_json::json!({"client-certificate-data": encoded(cert_pem), "client-key-data": encoded(key_pem)});
+    // The type of the key's member belongs to a library of kube's.
+    let auth_info: AuthInfo = serde_json::from_value(user).map_err(kube::Error::SerdeError)?;
+    let mut config = config.clone();
+    config.auth_info = auth_info;
+    Client::try_from(config)
 }
 
 /// The same client under a name: its requests carry `PROGRAM/VERSION (OS/ARCHITECTURE) kubernetes/COMMIT`, from which the API server takes

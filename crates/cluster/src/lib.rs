@@ -13,14 +13,16 @@ mod hub;
 mod informer;
 mod lease;
 mod reflect;
+mod renewal;
 mod retry;
 mod server;
 
-pub use client::{client_from_kubeconfig, install_crypto_provider, with_user_agent};
+pub use client::{client_from_kubeconfig, config_from_kubeconfig, install_crypto_provider, with_certificate, with_user_agent};
 pub use events::{EventRecorder, EventType};
 pub use feed::{Feed, Keeper};
 pub use informer::{Change, Informer, Key, Selection};
 pub use lease::{LEASE_DURATION, LEASE_RENEWAL, keep_node_lease};
+pub use renewal::{Renewal, renewable};
 pub use retry::{is_conflict, is_not_found, update_status_with_retry, update_with_retry};
 pub use server::{ApiServer, Watches};
 
