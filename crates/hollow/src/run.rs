@@ -116,6 +116,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         host_network: None,
         hcn: None,
         network_gate: None,
+        client_certificate: None,
         server: None,
         healthz: None,
     })

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, TcpListener};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use k8s_openapi::api::core::v1::Taint;
 use kube_rules::Amounts;
 use tokio::sync::watch;
 
+use crate::certificates::Counts;
+use crate::certificates::serving::{ServingCertificate, TlsSettings};
 use crate::eviction::Eviction;
 use crate::images::records::decide::Verification;
 use crate::node_logs::SystemLogs;
@@ -193,11 +196,11 @@ pub type NetworkGate = Arc<dyn Fn(cluster::Key, Vec<IpAddr>) -> Pin<Box<dyn Futu
 pub struct ServerConfig {
     /// Where it listens, bound already.
     pub listener: TcpListener,
-    /// Serving certificate, PEM.
-    pub cert_pem: String,
-    pub key_pem: String,
-    /// CA of client certificates, PEM; None where clients need tokens.
-    pub client_ca_pem: Option<String>,
+    pub certificate: ServingCertificate,
+    /// The file of the CA of client certificates, PEM, which may change; None where clients need tokens.
+    pub client_ca: Option<PathBuf>,
+    /// Versions and ciphers.
+    pub tls: TlsSettings,
 }
 
 /// Everything the agent needs.
@@ -271,6 +274,8 @@ pub struct Config {
     pub hcn: Option<hcn::HcnClient>,
     /// What a pod's network waits for before a program of it runs: its network policies. None where there is nothing to wait for.
     pub network_gate: Option<NetworkGate>,
+    /// The metrics of the client certificate, where it is replaced by the agent; None where others care for it.
+    pub client_certificate: Option<Arc<Counts>>,
     /// The server on :10250; None leaves it out.
     pub server: Option<ServerConfig>,
     /// Plain HTTP health on 127.0.0.1:10248, bound already; None leaves it out.

@@ -10,6 +10,7 @@
 
 mod agent;
 mod bundles;
+pub mod certificates;
 mod claims;
 mod config;
 mod counts;

@@ -17,7 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, PodChange, Workers, watch_pods};
 use crate::bundles::Bundles;
-use crate::config::Config;
+use crate::certificates::manager::{self, Manager as CertificateManager, ManagerError, Purpose};
+use crate::certificates::plan;
+use crate::certificates::serving::{Follower, ServingCertificate};
+use crate::config::{Config, ServerConfig};
 use crate::cri_config::NodeSide;
 use crate::devices::{self, Devices};
 use crate::eviction::Pressure;
@@ -37,7 +40,7 @@ use crate::shutdown;
 use crate::sources::{Sources, Waker};
 use crate::statics::{self, Statics};
 use crate::statuses::Statuses;
-use crate::tls::{self, TlsError};
+use crate::tls::TlsError;
 use crate::tokens::TokenCache;
 use crate::users::Users;
 use crate::volumes::Volumes;
@@ -57,6 +60,9 @@ pub enum RunError {
     /// The serving certificate is unusable.
     #[error("preparing the server on :10250 failed")]
     Tls(#[from] TlsError),
+    /// The certificates in the node's directory are unusable.
+    #[error("preparing the server's certificate failed")]
+    Certificate(#[from] Box<ManagerError>),
     /// A listener failed.
     #[error("serving failed")]
     Serve(#[from] std::io::Error),
@@ -130,12 +136,45 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     let server = config.server.take();
     let agent = pods(&mut config, ground, tasks);
     if let Some(server) = server {
-        let tls = tls::server(&server.cert_pem, &server.key_pem, server.client_ca_pem.as_deref())?;
-        let auth = Auth::new(config.client.clone());
-        let state = Arc::new(Server::new(agent, auth, configz(&config), config.system_logs, config.hcn.take()));
-        tasks.spawn(server::serve(state, server.listener, tls));
+        serve(&mut config, server, agent, tasks)?;
     }
     Ok(())
+}
+
+/// The server, with a certificate that may change.
+fn serve(config: &mut Config, server: ServerConfig, agent: Arc<Agent>, tasks: &mut Tasks) -> Result<(), RunError> {
+    let (follower, tls) = Follower::start(server.tls, &server.certificate, server.client_ca)?;
+    let requested = match server.certificate {
+        ServingCertificate::Files { .. } => None,
+        ServingCertificate::Requested(store) => {
+            let (client, wanted) = (config.client.clone(), serving_subject(&agent.node, &config.node_name));
+            let requester = Box::new(move |_| client.clone());
+            let parts = manager::Parts { purpose: Purpose::Serving, store, first: None, bootstrap: None, wanted, requester };
+            let manager = CertificateManager::new(parts).map_err(Box::new)?;
+            let (current, counts) = (manager.current(), manager.counts());
+            tasks.spawn(async move { manager.run().await.map(drop).map_err(std::io::Error::other) });
+            Some((current, counts))
+        }
+    };
+    let (current, counts) = requested.unzip();
+    tasks.spawn(forever(follower.run(current)));
+    let auth = Auth::new(config.client.clone());
+    let certificates = config.client_certificate.take().into_iter().chain(counts);
+    let state = Arc::new(Server::new(agent, auth, configz(config), config.system_logs, config.hcn.take(), certificates));
+    tasks.spawn(server::serve(state, server.listener, tls));
+    Ok(())
+}
+
+/// What the node's serving certificate has to say; it changes with the addresses of the Node.
+fn serving_subject(node: &Informer<Node>, name: &str) -> watch::Receiver<Option<pki::Subject>> {
+    let (sender, subject) = watch::channel(None);
+    let name = name.to_owned();
+    node.subscribe(move |change| {
+        let status = change.new.and_then(|node| node.status.as_ref());
+        let new = plan::serving_subject(&name, status.and_then(|status| status.addresses.as_deref()).unwrap_or_default());
+        sender.send_if_modified(|subject| std::mem::replace(subject, new.clone()) != new);
+    });
+    subject
 }
 
 /// Directories, the runtime and its health, the view of the API: the own Node, its pods, services.

@@ -27,6 +27,9 @@ use listen::{CancellationToken, Limits, TaskTracker};
 use prometheus_client::registry::Registry;
 
 use crate::agent::Agent;
+use crate::certificates::Counts;
+use crate::certificates::metrics::Shown;
+use crate::certificates::serving::Configuration;
 use crate::node_logs::SystemLogs;
 pub(crate) use auth::{Auth, User};
 
@@ -50,8 +53,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(agent: Arc<Agent>, auth: Auth, configz: serde_json::Value, system_logs: SystemLogs, hcn: Option<hcn::HcnClient>) -> Self {
+    pub(crate) fn new(
+        agent: Arc<Agent>,
+        auth: Auth,
+        configz: serde_json::Value,
+        system_logs: SystemLogs,
+        hcn: Option<hcn::HcnClient>,
+        certificates: impl IntoIterator<Item = Arc<Counts>>,
+    ) -> Self {
         let mut metrics = crate::stats::registry(&agent);
+        certificates.into_iter().for_each(|counts| metrics.register_collector(Box::new(Shown(counts))));
         if let Some(client) = &hcn {
             metrics.register_collector(Box::new(hcn_calls::Metrics(client.clone())));
         }
@@ -76,12 +87,11 @@ pub(crate) fn json(value: &serde_json::Value) -> Response<Body> {
 }
 
 /// Serves TLS for ever.
-pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Arc<rustls::ServerConfig>) -> std::io::Result<()> {
+pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Configuration) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let acceptor = tokio_rustls::TlsAcceptor::from(config);
     let serve = move |stream, _, place| {
-        let (acceptor, server) = (acceptor.clone(), server.clone());
+        let (acceptor, server) = (tokio_rustls::TlsAcceptor::from(config.borrow().clone()), server.clone());
         async move {
             let served = listen::serve(stream, acceptor, &LIMITS, place, CancellationToken::new(), |certificate| {
                 let user = auth::user_of_certificate(certificate.map(std::slice::from_ref));

@@ -2,6 +2,8 @@
 
 #[path = "agent/adoption.rs"]
 mod adoption;
+#[path = "agent/certificates.rs"]
+mod certificates;
 mod common;
 #[path = "agent/credentials.rs"]
 mod credentials;

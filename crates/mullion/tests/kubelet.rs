@@ -44,6 +44,9 @@ fn bad_command_lines_and_files_end_with_the_code_of_wrong_usage() {
         (&["--kubeconfig=/none", "--node-ip=127.0.0.1", "--eviction-hard=memory.available<much"], "eviction thresholds: "),
         (&["--kubeconfig=/none", "--node-ip=127.0.0.1", "--kube-reserved=gpu=1"], "kubeReserved.gpu cannot be reserved"),
         (&["--kubeconfig=/none", "--node-ip=127.0.0.1", "--container-log-max-files=1"], "keep at least 2 files"),
+        (&["--kubeconfig=/none", "--node-ip=127.0.0.1", "--tls-min-version=VersionTLS10"], "cannot use VersionTLS10 as tlsMinVersion"),
+        (&["--kubeconfig=/none", "--node-ip=127.0.0.1", "--tls-cipher-suites=TLS_NONE"], "Cipher suite TLS_NONE not supported"),
+        (&["--bootstrap-kubeconfig=/none"], "the node has no --kubeconfig: give it"),
     ] {
         let output = kubelet(dir.path(), args);
         assert_eq!(output.status.code(), Some(64), "{args:?}: {}", stderr(&output));
@@ -71,4 +74,30 @@ fn options_without_effect_are_reported_and_a_kubeconfig_is_all_that_is_needed() 
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     assert!(certs.join("kubelet.crt").is_file() && certs.join("kubelet.key").is_file(), "a serving certificate of its own");
+}
+
+#[test]
+fn a_node_that_cannot_be_bootstrapped_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let flags = [
+        format!("--kubeconfig={}", path("kubelet.conf")),
+        format!("--bootstrap-kubeconfig={}", path("bootstrap.conf")),
+        format!("--cert-dir={}", path("pki")),
+        "--node-ip=127.0.0.1".to_owned(),
+        "--rotate-server-certificates".to_owned(),
+        "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_256_GCM_SHA384".to_owned(),
+    ];
+    for rotates in [false, true] {
+        let flags: Vec<&str> = flags.iter().map(String::as_str).chain(rotates.then_some("--rotate-certificates")).collect();
+        let output = kubelet(dir.path(), &flags);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        for part in
+            ["TLS bootstrap failed: cannot use the bootstrap kubeconfig: ", "bootstrap.conf", "TLS_RSA_WITH_AES_256_GCM_SHA384 has no effect: "]
+        {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+    }
+    assert!(!dir.path().join("pki/kubelet.crt").exists(), "the API server is asked for a serving certificate");
 }

@@ -34,6 +34,20 @@ pub struct KubeletConfiguration {
     pub tls_cert_file: String,
     /// Its key, a path to PEM.
     pub tls_private_key_file: String,
+    /// The oldest version of TLS that the server speaks, by upstream's names; empty for TLS 1.2.
+    #[serde(rename = "tlsMinVersion")]
+    pub tls_min_version: String,
+    /// Suites of TLS 1.2 that the server has, by upstream's names; empty for all.
+    #[serde(rename = "tlsCipherSuites")]
+    pub tls_cipher_suites: Vec<String>,
+    /// Key exchanges that the server has, as numbers of TLS; empty for all.
+    #[serde(rename = "tlsCurvePreferences")]
+    pub tls_curve_preferences: Vec<u16>,
+    /// Whether the client certificate is replaced before its end.
+    pub rotate_certificates: bool,
+    /// Whether the serving certificate is asked for at the API server.
+    #[serde(rename = "serverTLSBootstrap")]
+    pub server_tls_bootstrap: bool,
     /// Which requests the server accepts.
     pub authentication: Authentication,
     /// Where the server listens; none is at the node's address.
@@ -205,6 +219,11 @@ impl Default for KubeletConfiguration {
         Self {
             tls_cert_file: String::new(),
             tls_private_key_file: String::new(),
+            tls_min_version: String::new(),
+            tls_cipher_suites: Vec::new(),
+            tls_curve_preferences: Vec::new(),
+            rotate_certificates: false,
+            server_tls_bootstrap: false,
             authentication: Authentication::default(),
             address: None,
             port: 10250,

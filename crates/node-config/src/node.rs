@@ -97,6 +97,8 @@ pub struct BgpConfiguration {
 pub struct NodeConfiguration {
     /// Path of the kubeconfig with the node's identity.
     pub kubeconfig: String,
+    /// Path of a kubeconfig with which the node asks for its identity; empty for none. `kubeconfig` is written then.
+    pub bootstrap_kubeconfig: String,
     pub node_name: String,
     /// Labels of a Node that is registered.
     pub node_labels: BTreeMap<String, String>,
@@ -171,6 +173,7 @@ impl Default for NodeConfiguration {
     fn default() -> Self {
         Self {
             kubeconfig: String::new(),
+            bootstrap_kubeconfig: String::new(),
             node_name: String::new(),
             node_labels: BTreeMap::new(),
             cloud_provider: String::new(),

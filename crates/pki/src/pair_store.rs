@@ -38,7 +38,7 @@ pub enum StoreError {
     /// Upstream's words.
     #[error("expected {0:?} to be a symlink but it is a file: move it away, and give certificate and key as tlsCertFile or in the kubeconfig")]
     NoLink(PathBuf),
-    #[error("cannot use the certificate and key in {path:?}")]
+    #[error("cannot use the certificate and key in {path:?}; replace or remove it")]
     Pair {
         path: PathBuf,
         #[source]

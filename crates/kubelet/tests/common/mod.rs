@@ -13,6 +13,7 @@ use host::{HostFacts, HostRoot, NodeOs};
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, NodeCondition, Pod, Secret, ServiceAccount};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
+use kubelet::certificates::serving::{ServingCertificate, TlsSettings};
 use kubelet::{Capacity, Config, LogRotation, Resolver, ServerConfig};
 use pki::{Ca, CertRequest};
 use serde_json::{Value, json};
@@ -30,12 +31,23 @@ pub struct World {
     pub server: apiserver::Server,
     pub dir: tempfile::TempDir,
     pub ca: Ca,
+    /// Where the API server listens.
+    pub address: std::net::SocketAddr,
     /// Between the agent and the API server.
     pub link: Arc<Link>,
     /// Where the agent's HTTPS server listens.
     pub port: u16,
     /// What pods of the next agent wait for before they run.
     pub network_gate: Option<kubelet::NetworkGate>,
+    pub node_ips: Vec<IpAddr>,
+    /// The name by which clients check the agent's certificate.
+    pub server_name: &'static str,
+    /// Where the next agent has its serving certificate from; files by default.
+    pub serving: Option<ServingCertificate>,
+    /// The client of the next agent; by default one with the node's rights, through the link.
+    pub agent_client: Option<kube::Client>,
+    /// Metrics of that client's certificate.
+    pub client_certificate: Option<Arc<kubelet::certificates::Counts>>,
     /// The health of the Host Networking Service that the next agent is told.
     pub host_network: Option<tokio::sync::watch::Receiver<hcn::watch::Health>>,
     pub hcn: Option<hcn::HcnClient>,
@@ -89,7 +101,9 @@ impl World {
         let drive = dir.path().join("c");
         std::fs::create_dir(&drive).unwrap();
         let keys = Keys::new();
-        let server = apiserver::start(keys.config(dir.path().join("store"))).await.unwrap();
+        let config = keys.config(dir.path().join("store"));
+        let address = config.advertise.into();
+        let server = apiserver::start(config).await.unwrap();
         let runtime = Runtime::start(dir.path().join("cri"), drive);
         runtime.state.lock().unwrap().network_ready = true;
         runtime.state.lock().unwrap().images.insert("serve:1".into());
@@ -98,10 +112,16 @@ impl World {
             server,
             dir,
             ca: keys.ca,
+            address,
             link: Arc::default(),
             port: 0,
             host_network: None,
             network_gate: None,
+            node_ips: vec!["10.240.0.12".parse().unwrap()],
+            server_name: "127.0.0.1",
+            serving: None,
+            agent_client: None,
+            client_certificate: None,
             hcn: None,
             dead_containers: kubelet::DeadContainers::default(),
             images: kubelet::ImageCollection { high_percent: 100, ..Default::default() },
@@ -123,15 +143,20 @@ impl World {
     /// What the controllers of a cluster would make.
     async fn prepare_namespace(&self) {
         let client = self.admin();
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        if namespaces.get_opt("default").await.unwrap().is_none() {
-            let ns = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-            namespaces.create(&PostParams::default(), &ns).await.unwrap();
-        }
+        self.namespace("default").await;
         let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
         accounts.create(&PostParams::default(), &account).await.unwrap();
         self.config_map("kube-root-ca.crt", json!({"ca.crt": self.ca.cert_pem()})).await;
+    }
+
+    /// Makes a namespace that is not there.
+    pub async fn namespace(&self, name: &str) {
+        let namespaces: Api<Namespace> = Api::all(self.admin());
+        if namespaces.get_opt(name).await.unwrap().is_none() {
+            let ns = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+            namespaces.create(&PostParams::default(), &ns).await.unwrap();
+        }
     }
 
     pub fn client(&self, user: &str, group: &str) -> kube::Client {
@@ -150,13 +175,19 @@ impl World {
         let ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
         let request = CertRequest { cn: format!("system:node:{NODE}"), ips, server: true, days: 1, ..Default::default() };
         let pair = self.ca.issue(&request).unwrap();
+        let path = |name: &str| self.dir.path().join(name);
+        std::fs::write(path("kubelet.crt"), &pair.cert_pem).unwrap();
+        std::fs::write(path("kubelet.key"), &pair.key_pem).unwrap();
+        std::fs::write(path("ca.crt"), self.ca.cert_pem()).unwrap();
+        let files = ServingCertificate::Files { certificate: path("kubelet.crt"), key: path("kubelet.key") };
+        let certificate = self.serving.clone().unwrap_or(files);
         let node = apiserver::Identity { user: format!("system:node:{NODE}"), groups: vec!["system:nodes".into()] };
         let config = Config {
-            client: self.link.client(self.server.in_process(node)),
+            client: self.agent_client.clone().unwrap_or_else(|| self.link.client(self.server.in_process(node))),
             api: cluster::ApiServer::default(),
             node_name: NODE.into(),
             os: self.os,
-            node_ips: vec!["10.240.0.12".parse().unwrap()],
+            node_ips: self.node_ips.clone(),
             cri: cri::Client::connect(&format!("unix://{}", self.dir.path().join("cri").display())).unwrap(),
             root: Arc::new(self.root()),
             root_dir: "/var/lib/kubelet".into(),
@@ -188,12 +219,13 @@ impl World {
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),
             version: "v1.36.2+mullion.0.1.0".into(),
-            server: Some(ServerConfig { listener, cert_pem: pair.cert_pem, key_pem: pair.key_pem, client_ca_pem: Some(self.ca.cert_pem().into()) }),
+            server: Some(ServerConfig { listener, certificate, client_ca: Some(path("ca.crt")), tls: TlsSettings::default() }),
             healthz: None,
             configuration: serde_json::json!({"port": 10250, "maxPods": 1}),
             host_network: self.host_network.clone(),
             hcn: self.hcn.clone(),
             network_gate: self.network_gate.clone(),
+            client_certificate: self.client_certificate.clone(),
         };
         let stop = CancellationToken::new();
         let shutdown = stop.clone();
@@ -326,6 +358,11 @@ impl World {
 
     /// A connection to the agent's HTTPS server on which nothing was said yet.
     pub async fn handshake(&self, identity: Option<(&str, &str)>) -> tokio_rustls::client::TlsStream<tokio::net::TcpStream> {
+        self.try_handshake(identity).await.unwrap()
+    }
+
+    /// As [`Self::handshake`], which the server may refuse.
+    pub async fn try_handshake(&self, identity: Option<(&str, &str)>) -> std::io::Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>> {
         use rustls::pki_types::pem::PemObject;
         use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -344,7 +381,7 @@ impl World {
             }
         };
         let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+        let name = ServerName::try_from(self.server_name).unwrap();
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
     }
 }

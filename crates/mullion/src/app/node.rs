@@ -18,6 +18,9 @@ use kube::Api;
 use kube::api::{ListParams, ObjectList};
 use kube::core::PartialObjectMeta;
 use node_config::kubelet::VerificationPolicy;
+use kubelet::certificates::identity::{self, Identity};
+use kubelet::certificates::manager::Purpose;
+use kubelet::certificates::serving::{ServingCertificate, TlsSettings};
 use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
 use node_config::{ConfigError, KubeletConfiguration, document};
@@ -58,10 +61,13 @@ pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<
     check(&complete).map_err(|error| Failure::new(Code::Usage, error))?;
     init_logs("kubelet", complete.config.kubelet.logging.verbosity, Some(flags.log_file.as_str()).filter(|path| !path.is_empty()))?;
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    for suite in tls(&complete.config.kubelet)?.1 {
+        tracing::warn!("tlsCipherSuites: {suite} has no effect: the server has only suites with forward secrecy and authenticated encryption");
+    }
     if let Some(name) = std::env::var("CONTAINER_NETWORK").ok().filter(|name| !name.is_empty()) {
         tracing::warn!("{}", super::kubelet::container_network(&name));
     }
-    if complete.config.kubelet.tls_cert_file.is_empty() {
+    if complete.config.kubelet.tls_cert_file.is_empty() && !complete.config.kubelet.server_tls_bootstrap {
         let dir = machine::cert_dir(&complete.config.node)?;
         machine::self_signed(&mut complete.config, &dir)?;
     }
@@ -85,6 +91,7 @@ fn check(config: &Complete) -> Result<()> {
     super::shutdown::periods(kubelet)?;
     reserved(kubelet)?;
     log_rotation(config)?;
+    tls(kubelet)?;
     image_collection(config).map(drop)
 }
 
@@ -93,7 +100,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     cluster::install_crypto_provider();
     let node = &config.config.node;
     let runs = |part: Part| !node.without.contains(&part);
-    let client = cluster::client_from_kubeconfig(node.kubeconfig.as_ref()).await?;
+    let Identity { client, counts, work: identity } = identity(config).await.context("the node has no identity")?;
     let api = ApiServer::default();
     let (shutdown, gone) = (CancellationToken::new(), CancellationToken::new());
     // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers. A node without
@@ -116,6 +123,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
             hcn: hcn.clone(),
             network_gate,
             shutdown: super::shutdown::shutdown(config, &gone)?,
+            client_certificate: counts,
             ..kubelet_config(config, client.clone(), &api)?
         };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
@@ -140,10 +148,13 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     };
     let work = async { tokio::try_join!(agent, network, policies).map(|_| ()) };
     tokio::pin!(work);
+    tokio::pin!(end);
     tokio::select! {
-        done = &mut work => done,
-        () = end => work.await,
+        done = &mut work => return done,
+        ended = identity => return ended.map(|never| match never {}).context("the node has no identity any more"),
+        () = &mut end => {}
     }
+    work.await
 }
 
 /// Fabric and proxy, which mark what is theirs with the cluster's identity.
@@ -192,6 +203,20 @@ async fn run_fabric_and_proxy(
         Ok(())
     };
     tokio::try_join!(fabric, proxy).map(|_: ((), ())| ())
+}
+
+/// The node's identity at the API server.
+async fn identity(config: &Complete) -> Result<Identity> {
+    let node = &config.config.node;
+    let settings = identity::Settings {
+        kubeconfig: node.kubeconfig.clone().into(),
+        bootstrap_kubeconfig: Some(PathBuf::from(&node.bootstrap_kubeconfig)).filter(|path| !path.as_os_str().is_empty()),
+        cert_dir: machine::cert_dir(node)?,
+        node_name: node.node_name.clone(),
+        rotates: config.config.kubelet.rotate_certificates,
+        is_agent: !node.without.contains(&Part::Kubelet),
+    };
+    Ok(identity::identity(&settings).await?)
 }
 
 /// The policies of this node's pods.
@@ -423,6 +448,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         host_network: None,
         hcn: None,
         network_gate: None,
+        client_certificate: None,
     })
 }
 
@@ -461,14 +487,23 @@ fn server(config: &Complete) -> Result<kubelet::ServerConfig> {
     let at = SocketAddr::new(kubelet.address.unwrap_or(config.node_ip), kubelet.port);
     let listener =
         TcpListener::bind(at).with_context(|| format!("the node agent cannot listen on {at}: end what uses the port or choose another --port"))?;
-    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("reading {path} failed"));
-    let ca = kubelet.authentication.x509.client_ca_file.as_str();
-    Ok(kubelet::ServerConfig {
-        listener,
-        cert_pem: read(&kubelet.tls_cert_file)?,
-        key_pem: read(&kubelet.tls_private_key_file)?,
-        client_ca_pem: Some(ca).filter(|path| !path.is_empty()).map(read).transpose()?,
-    })
+    let files = Some((PathBuf::from(&kubelet.tls_cert_file), PathBuf::from(&kubelet.tls_private_key_file)));
+    let files = files.filter(|(certificate, _)| !certificate.as_os_str().is_empty());
+    let certificate = match files {
+        files if kubelet.server_tls_bootstrap => {
+            let dir = machine::cert_dir(&config.config.node)?;
+            ServingCertificate::Requested(pki::PairStore::open(dir, Purpose::Serving.prefix(), files)?)
+        }
+        Some((certificate, key)) => ServingCertificate::Files { certificate, key },
+        None => bail!("the node agent has no serving certificate: give --tls-cert-file"),
+    };
+    let client_ca = Some(PathBuf::from(&kubelet.authentication.x509.client_ca_file)).filter(|path| !path.as_os_str().is_empty());
+    Ok(kubelet::ServerConfig { listener, certificate, client_ca, tls: tls(kubelet)?.0 })
+}
+
+/// Versions and ciphers of the server, with the suites that it does not have.
+fn tls(kubelet: &KubeletConfiguration) -> Result<(TlsSettings, Vec<String>)> {
+    Ok(TlsSettings::parse(&kubelet.tls_min_version, &kubelet.tls_cipher_suites, &kubelet.tls_curve_preferences)?)
 }
 
 /// Taints of a Node that is registered: those asked for, and upstream's of Nodes that a cloud's controllers complete.

@@ -6,7 +6,6 @@ const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
 const PERIODS: &str = "changes are acted on as they come, and periods are fixed";
 const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and tokens, and the API server";
-const TLS: &str = "certificates come from tlsCertFile; the TLS library chooses versions and ciphers";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
 const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
@@ -19,11 +18,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("podLogsDir", "logs of pods are in /var/log/pods"),
     ("syncFrequency", PERIODS),
     ("readOnlyPort", SERVER),
-    ("tlsCipherSuites", TLS),
-    ("tlsCurvePreferences", TLS),
-    ("tlsMinVersion", TLS),
-    ("rotateCertificates", TLS),
-    ("serverTLSBootstrap", TLS),
     ("authentication.webhook.enabled", SERVER),
     ("authentication.webhook.cacheTTL", SERVER),
     ("authentication.anonymous.enabled", SERVER),

@@ -45,11 +45,12 @@ fn kubeadms_configuration_means_upstreams_defaults() {
         static_pod_path: "/etc/kubernetes/manifests".to_owned(),
         authentication: Authentication { x509: X509 { client_ca_file: "/etc/kubernetes/pki/ca.crt".into() } },
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
+        rotate_certificates: true,
         ..KubeletConfiguration::default()
     };
     assert_eq!(config, expected);
     let named: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
-    assert_eq!(named, ["cgroupDriver", "rotateCertificates"], "the others say what is done anyway");
+    assert_eq!(named, ["cgroupDriver"], "the others say what is done anyway");
 }
 
 #[test]

@@ -14,6 +14,7 @@ fn no_defaults() -> NodeConfig {
     NodeConfig {
         node: NodeConfiguration {
             kubeconfig: "/k".into(),
+            bootstrap_kubeconfig: "/b".into(),
             node_name: "win01".into(),
             node_labels: texts("rack", "7"),
             cloud_provider: "external".into(),
@@ -63,6 +64,11 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
     KubeletConfiguration {
         tls_cert_file: "/crt".into(),
         tls_private_key_file: "/key".into(),
+        tls_min_version: "VersionTLS13".into(),
+        tls_cipher_suites: vec!["TLS_AES_128_GCM_SHA256".into()],
+        tls_curve_preferences: vec![29],
+        rotate_certificates: true,
+        server_tls_bootstrap: true,
         authentication: Authentication { x509: X509 { client_ca_file: "/ca".into() } },
         address: "10.240.0.12".parse().ok(),
         port: 1,
@@ -174,10 +180,10 @@ fn a_file_keeps_every_member() {
 
 #[test]
 fn upstreams_documents_may_stand_alone() {
-    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\n---\n---\n";
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\ncgroupDriver: systemd\n---\n---\n";
     let Parsed { config, warnings } = NodeConfig::read(text).unwrap();
-    assert_eq!((config.kubelet.max_pods, config.node), (7, NodeConfiguration::default()));
-    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: rotateCertificates has no effect"), "{warnings:?}");
+    assert_eq!((config.kubelet.max_pods, config.kubelet.rotate_certificates, config.node), (7, true, NodeConfiguration::default()));
+    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: cgroupDriver has no effect"), "{warnings:?}");
     assert!(NodeConfig::read(&format!("{text}{text}")).unwrap_err().to_string().contains("two documents of kind KubeletConfiguration"));
     assert!(NodeConfig::read("kind: Pod\napiVersion: v1").unwrap_err().to_string().contains("\"Pod\""));
     let wrong = NodeConfig::read("kind: NodeConfiguration\napiVersion: mullion.io/v1alpha1\nnodeIP: here").unwrap_err().to_string();

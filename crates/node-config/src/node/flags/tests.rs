@@ -12,6 +12,11 @@ use crate::kubelet::{Taint, TaintEffect};
 /// Flag, its member, a value, and the member's value then. Every flag that sets a member has a row.
 const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("kubeconfig", "node.kubeconfig", "/k", r#""/k""#),
+    ("bootstrap-kubeconfig", "node.bootstrapKubeconfig", "/b", r#""/b""#),
+    ("rotate-certificates", "kubelet.rotateCertificates", "true", "true"),
+    ("rotate-server-certificates", "kubelet.serverTLSBootstrap", "true", "true"),
+    ("tls-min-version", "kubelet.tlsMinVersion", "VersionTLS13", r#""VersionTLS13""#),
+    ("tls-cipher-suites", "kubelet.tlsCipherSuites", "A,B", r#"["A", "B"]"#),
     ("hostname-override", "node.nodeName", "win01", r#""win01""#),
     ("node-ip", "node.nodeIP", "10.0.0.5,fd00::5", r#""10.0.0.5,fd00::5""#),
     ("os", "node.os", "windows:17763", r#""windows:17763""#),
