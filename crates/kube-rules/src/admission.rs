@@ -1,5 +1,7 @@
 //! Operating-system admission of a pod at a node (upstream pkg/kubelet/lifecycle).
 
+use std::borrow::Cow;
+
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::image::match_image;
@@ -10,8 +12,8 @@ use crate::os::NodeOs;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// CamelCase reason.
-    pub reason: &'static str,
+    /// CamelCase reason; of a resource that is short `OutOf` and its name.
+    pub reason: Cow<'static, str>,
     /// What a person reads.
     pub message: String,
 }
@@ -24,13 +26,13 @@ pub fn admit_os(pod: &Pod, os: NodeOs, isolated: bool) -> Result<(), Refusal> {
     let label = pod.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
     if label.is_some_and(|l| l != os.name()) {
         return Err(Refusal {
-            reason: "PodOSSelectorNodeLabelDoesNotMatch",
+            reason: "PodOSSelectorNodeLabelDoesNotMatch".into(),
             message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
         });
     }
     let Some(spec) = &pod.spec else { return Ok(()) };
     if spec.os.as_ref().is_some_and(|o| o.name != os.name()) {
-        return Err(Refusal { reason: "PodOSNotSupported", message: "Failed to admit pod as the OS field doesn't match node OS".into() });
+        return Err(Refusal { reason: "PodOSNotSupported".into(), message: "Failed to admit pod as the OS field doesn't match node OS".into() });
     }
     if (spec.runtime_class_name.is_some() && !isolated) || is_host_process(pod) {
         return Ok(());
@@ -41,7 +43,7 @@ pub fn admit_os(pod: &Pod, os: NodeOs, isolated: bool) -> Result<(), Refusal> {
             continue;
         };
         match_image(os, isolated, image)
-            .map_err(|m| Refusal { reason: "ImageBuildMismatch", message: format!("container {:?}: {m}", container.name) })?;
+            .map_err(|m| Refusal { reason: "ImageBuildMismatch".into(), message: format!("container {:?}: {m}", container.name) })?;
     }
     Ok(())
 }
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn reason(pod: serde_json::Value, os: NodeOs) -> Option<&'static str> {
+    fn reason(pod: serde_json::Value, os: NodeOs) -> Option<Cow<'static, str>> {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         admit_os(&pod, os, false).err().map(|r| r.reason)
     }
@@ -76,11 +78,14 @@ mod tests {
             p
         };
         assert_eq!(reason(pod(json!({})), win), None);
-        assert_eq!(reason(pod(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})), win), Some("PodOSSelectorNodeLabelDoesNotMatch"));
-        assert_eq!(reason(pod(json!({"spec": {"os": {"name": "linux"}}})), win), Some("PodOSNotSupported"));
-        assert_eq!(reason(pod(json!({"spec": {"os": {"name": "windows"}}})), NodeOs::Linux), Some("PodOSNotSupported"));
+        assert_eq!(
+            reason(pod(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})), win),
+            Some("PodOSSelectorNodeLabelDoesNotMatch".into())
+        );
+        assert_eq!(reason(pod(json!({"spec": {"os": {"name": "linux"}}})), win), Some("PodOSNotSupported".into()));
+        assert_eq!(reason(pod(json!({"spec": {"os": {"name": "windows"}}})), NodeOs::Linux), Some("PodOSNotSupported".into()));
         let old = json!({"spec": {"containers": [{"name": "c", "image": "microsoft/nanoserver:1709"}]}});
-        assert_eq!(reason(old.clone(), win), Some("ImageBuildMismatch"));
+        assert_eq!(reason(old.clone(), win), Some("ImageBuildMismatch".into()));
         assert_eq!(reason(old.clone(), NodeOs::Linux), None);
         let mut hpc = old;
         json_merge(&mut hpc, json!({"spec": {"securityContext": {"windowsOptions": {"hostProcess": true}}}}));

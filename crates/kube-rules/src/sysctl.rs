@@ -104,7 +104,7 @@ pub fn admit(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
             Some(_) if is_safe => continue,
             _ => "not allowlisted".to_owned(),
         };
-        return Err(Refusal { reason: "SysctlForbidden", message: format!("forbidden sysctl: {name:?} {problem}") });
+        return Err(Refusal { reason: "SysctlForbidden".into(), message: format!("forbidden sysctl: {name:?} {problem}") });
     }
     Ok(())
 }

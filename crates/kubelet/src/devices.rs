@@ -173,7 +173,7 @@ impl Devices {
     /// again.
     pub(crate) async fn admit(&self, pod: &Pod) -> Result<(), Refusal> {
         let refused = |error: DeviceError| Refusal {
-            reason: "UnexpectedAdmissionError",
+            reason: "UnexpectedAdmissionError".into(),
             message: format!("Allocate failed due to {}, which is unexpected", error.to_report_string()),
         };
         let Some(spec) = pod.spec.as_ref() else { return Ok(()) };

@@ -231,5 +231,5 @@ pub(crate) fn admit(pod: &Pod, is_static: bool, pressures: &BTreeSet<Pressure>) 
         }
     }
     let names: Vec<String> = pressures.iter().map(ToString::to_string).collect();
-    Some(Refusal { reason: "Evicted", message: format!("The node had condition: [{}]. ", names.join(" ")) })
+    Some(Refusal { reason: "Evicted".into(), message: format!("The node had condition: [{}]. ", names.join(" ")) })
 }

@@ -84,7 +84,7 @@ fn refused(lacks: &[Lack]) -> Refusal {
         "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: \
          no set of running pods found to reclaim resources: [{list}]"
     );
-    Refusal { reason: "UnexpectedAdmissionError", message }
+    Refusal { reason: "UnexpectedAdmissionError".into(), message }
 }
 
 /// Of pods of one class, those that give back what is missing.

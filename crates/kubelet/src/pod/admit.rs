@@ -41,14 +41,14 @@ fn admit_place<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = 
     };
     if !matches_node(pod, object) {
         return Err(Refusal {
-            reason: "NodeAffinity",
+            reason: "NodeAffinity".into(),
             message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector".into(),
         });
     }
-    if let Some(taint) = untolerated(pod, object).filter(|_| !node.is_static) {
+    if !node.is_static && untolerated(pod, object).is_some() {
         return Err(Refusal {
-            reason: "TaintToleration",
-            message: format!("Predicate TaintToleration failed: node has the untolerated taint {}", taint.key),
+            reason: "TaintToleration".into(),
+            message: "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".into(),
         });
     }
     Ok(())
@@ -86,15 +86,8 @@ pub(crate) fn shortages<'a>(pod: &Pod, allocatable: &Amounts, others: impl Itera
 
 fn insufficient(shortage: &Shortage) -> Refusal {
     let Shortage { name, requested, used, allocatable } = shortage;
-    let reason = match name.as_str() {
-        "cpu" => "OutOfcpu",
-        "memory" => "OutOfmemory",
-        "pods" => "OutOfpods",
-        "ephemeral-storage" => "OutOfephemeral-storage",
-        _ => "UnexpectedAdmissionError",
-    };
     let message = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {allocatable}");
-    Refusal { reason, message }
+    Refusal { reason: format!("OutOf{name}").into(), message }
 }
 
 fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<(), Refusal> {
@@ -103,7 +96,10 @@ fn host_ports<'a>(pod: &Pod, others: impl Iterator<Item = &'a Pod>) -> Result<()
     if own.is_empty() || !others.flat_map(ports).any(|taken| own.iter().any(|port| port.conflicts_with(&taken))) {
         return Ok(());
     }
-    Err(Refusal { reason: "NodePorts", message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".into() })
+    Err(Refusal {
+        reason: "NodePorts".into(),
+        message: "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports".into(),
+    })
 }
 
 /// nodeSelector and required node affinity.
@@ -143,15 +139,19 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": full})).unwrap()
     }
 
-    fn refusal(spec: serde_json::Value, others: &[Pod]) -> Option<(&'static str, String)> {
+    fn refusal(spec: serde_json::Value, others: &[Pod]) -> Option<(String, String)> {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "win01", "labels": {"kubernetes.io/os": "windows", "n": "5"}},
             "spec": {"taints": [{"key": "dead", "effect": "NoExecute"}, {"key": "soft", "effect": "NoSchedule"}]}
         }))
         .unwrap();
-        let allocatable = Amounts::from([("cpu".to_owned(), Quantity::from_units(2)), ("pods".to_owned(), Quantity::from_units(2))]);
+        let allocatable = Amounts::from([
+            ("cpu".to_owned(), Quantity::from_units(2)),
+            ("pods".to_owned(), Quantity::from_units(2)),
+            ("example.com/seat".to_owned(), Quantity::from_units(3)),
+        ]);
         let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable, isolated: false, is_static: false };
-        admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason, r.message))
+        admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason.into_owned(), r.message))
     }
 
     #[test]
@@ -161,21 +161,30 @@ mod tests {
         let port = json!([{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
         let reason = |spec, others: &[Pod]| refusal(spec, others).map(|r| r.0);
         assert_eq!(reason(json!({"tolerations": tolerate}), &[]), None);
-        assert_eq!(reason(json!({}), &[]), Some("TaintToleration"));
         assert_eq!(
             refusal(json!({"tolerations": tolerate, "containers": cpu("1500m")}), &[pod(json!({"containers": cpu("1")}))]),
-            Some(("OutOfcpu", "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000".into()))
+            Some(("OutOfcpu".into(), "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000".into()))
         );
-        assert_eq!(reason(json!({}), &[pod(json!({})), pod(json!({}))]), Some("OutOfpods"));
-        assert_eq!(reason(json!({"tolerations": tolerate, "containers": port}), &[pod(json!({"containers": port}))]), Some("NodePorts"));
-        assert_eq!(reason(json!({"tolerations": tolerate, "nodeSelector": {"kubernetes.io/os": "linux"}}), &[]), Some("NodeAffinity"));
+        let seats = |n: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"example.com/seat": n, "example.com/other": "9"}}}]);
+        assert_eq!(
+            refusal(json!({"tolerations": tolerate, "containers": seats("2")}), &[pod(json!({"containers": seats("2")}))]),
+            Some(("OutOfexample.com/seat".into(), "Node didn't have enough resource: example.com/seat, requested: 2, used: 2, capacity: 3".into())),
+            "of what the node does not have at all nobody asks it"
+        );
+        assert_eq!(
+            refusal(json!({}), &[]),
+            Some(("TaintToleration".into(), "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate".into()))
+        );
+        assert_eq!(reason(json!({}), &[pod(json!({})), pod(json!({}))]), Some("OutOfpods".into()));
+        assert_eq!(reason(json!({"tolerations": tolerate, "containers": port}), &[pod(json!({"containers": port}))]), Some("NodePorts".into()));
+        assert_eq!(reason(json!({"tolerations": tolerate, "nodeSelector": {"kubernetes.io/os": "linux"}}), &[]), Some("NodeAffinity".into()));
         let affinity = |op: &str, values: serde_json::Value| {
             json!({"tolerations": tolerate, "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
                 {"nodeSelectorTerms": [{"matchExpressions": [{"key": "n", "operator": op, "values": values}]}]}}}})
         };
         assert_eq!(reason(affinity("Gt", json!(["4"])), &[]), None);
-        assert_eq!(reason(affinity("Lt", json!(["4"])), &[]), Some("NodeAffinity"));
-        assert_eq!(reason(affinity("NotIn", json!(["5"])), &[]), Some("NodeAffinity"));
+        assert_eq!(reason(affinity("Lt", json!(["4"])), &[]), Some("NodeAffinity".into()));
+        assert_eq!(reason(affinity("NotIn", json!(["5"])), &[]), Some("NodeAffinity".into()));
         assert_eq!(reason(affinity("In", json!(["5", "6"])), &[]), None);
     }
 }

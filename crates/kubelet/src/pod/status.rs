@@ -41,7 +41,7 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     };
     if let Some(refusal) = &i.memory.refused {
         status.phase = Some("Failed".into());
-        status.reason = Some(refusal.reason.into());
+        status.reason = Some(refusal.reason.to_string());
         status.message = Some(format!("Pod was rejected: {}", refusal.message));
         return status;
     }

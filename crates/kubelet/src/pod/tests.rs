@@ -479,7 +479,7 @@ fn a_restart_in_place_leaves_the_pod_ready_unless_it_waits() {
 #[test]
 fn a_refused_pod_fails_with_its_reason() {
     let mut w = World::new(json!({}));
-    w.memory.refused = Some(Refusal { reason: "OutOfcpu", message: "too much".into() });
+    w.memory.refused = Some(Refusal { reason: "OutOfcpu".into(), message: "too much".into() });
     let out = w.step();
     assert_eq!(out.status.message.as_deref(), Some("Pod was rejected: too much"));
     assert_eq!((out.status.phase.as_deref(), out.status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));

@@ -75,7 +75,7 @@ impl Worker {
     /// What was set aside for the pod is free again.
     fn refuse(&self, refusal: Refusal) -> Refusal {
         self.agent.devices.release(&self.uid);
-        self.event(None, EventType::Warning, refusal.reason, refusal.message.clone());
+        self.event(None, EventType::Warning, &refusal.reason, refusal.message.clone());
         refusal
     }
 
@@ -114,7 +114,7 @@ impl Worker {
             }
             if *agent.goes_down.borrow() {
                 let message = "Pod was rejected as the node is shutting down.".to_owned();
-                return Verdict::Refused(Refusal { reason: "NodeShutdown", message });
+                return Verdict::Refused(Refusal { reason: "NodeShutdown".into(), message });
             }
         }
         admitted.insert(self.uid.clone(), pod.clone());

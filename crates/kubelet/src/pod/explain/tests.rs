@@ -79,7 +79,7 @@ fn running(id: &str) -> Observed {
 
 #[test]
 fn a_refusal_is_the_only_step() {
-    let refusal = Refusal { reason: "OutOfcpu", message: "Node didn't have enough resource: cpu".into() };
+    let refusal = Refusal { reason: "OutOfcpu".into(), message: "Node didn't have enough resource: cpu".into() };
     let case = Case::plain().after([Event::Tick]);
     assert_eq!(case.lines(0), ["Working admission -: the node looks whether it can take the pod"]);
     let case = case.after([Event::Admitted(Err(refusal))]);

@@ -331,7 +331,7 @@ fn a_refused_pod_says_so_and_touches_nothing() {
     let state = PodState::new(pod(json!({})), node, SignedDuration::from_secs(10), None);
     let mut m = Machine { state, now: 0, wake: None };
     m.on(Event::Tick);
-    assert_eq!(m.on(Event::Admitted(Err(Refusal { reason: "OutOfcpu", message: "too much".into() }))), ["observe"]);
+    assert_eq!(m.on(Event::Admitted(Err(Refusal { reason: "OutOfcpu".into(), message: "too much".into() }))), ["observe"]);
     assert_eq!(m.look(Observed::default()), ["tear down volumes"]);
     let status = m.out(Event::TornDown(Outcome::Done)).status.unwrap();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));
