@@ -41,6 +41,6 @@ pub use qos::qos_class;
 pub use quantity::{Quantity, QuantityError};
 pub use readiness::{is_node_ready, is_pod_ready, is_status_ready};
 pub use reference::{Reference, ReferenceError};
-pub use requests::{Amounts, Resources, pod_requests};
+pub use requests::{Amounts, Resources, pod_limits, pod_requests};
 pub use selector::{FieldSelector, Labels, Selector, SelectorError};
 pub use text::decode_text;

@@ -50,6 +50,27 @@ pub fn pod_requests_with(spec: &PodSpec, missing: &Amounts) -> Amounts {
         requests.extend(container_requests(container));
         requests
     };
+    let mut total = aggregate(spec, of);
+    let pod_level = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()).map(amounts).unwrap_or_default();
+    total.extend(pod_level.into_iter().filter(|(name, _)| is_pod_level(name)));
+    add(&mut total, &spec.overhead.as_ref().map(amounts).unwrap_or_default());
+    total
+}
+
+/// What a pod is limited to, by the same rules. Overhead comes on top of what has a limit.
+pub fn pod_limits(spec: &PodSpec) -> Amounts {
+    let of = |container: &Container| container.resources.as_ref().and_then(|resources| resources.limits.as_ref()).map(amounts).unwrap_or_default();
+    let mut total = aggregate(spec, of);
+    let pod_level = spec.resources.as_ref().and_then(|resources| resources.limits.as_ref()).map(amounts).unwrap_or_default();
+    total.extend(pod_level.into_iter().filter(|(name, _)| is_pod_level(name)));
+    let mut overhead = spec.overhead.as_ref().map(amounts).unwrap_or_default();
+    overhead.retain(|name, _| total.get(name).is_some_and(|limit| !limit.is_zero()));
+    add(&mut total, &overhead);
+    total
+}
+
+/// The containers together with the sidecars, or more while an init container needs more.
+fn aggregate(spec: &PodSpec, of: impl Fn(&Container) -> Amounts) -> Amounts {
     let mut total = Amounts::new();
     for container in &spec.containers {
         add(&mut total, &of(container));
@@ -67,9 +88,6 @@ pub fn pod_requests_with(spec: &PodSpec, missing: &Amounts) -> Amounts {
         }
     }
     raise(&mut total, &init);
-    let pod_level = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()).map(amounts).unwrap_or_default();
-    total.extend(pod_level.into_iter().filter(|(name, _)| is_pod_level(name)));
-    add(&mut total, &spec.overhead.as_ref().map(amounts).unwrap_or_default());
     total
 }
 
@@ -207,6 +225,34 @@ mod tests {
         assert_eq!(total["cpu"].to_string(), "1100m");
         assert_eq!(total["memory"].to_string(), "1Gi", "pod-level limits are no requests here; API defaulting makes them such");
         assert!(!total.contains_key("ephemeral-storage"));
+    }
+
+    #[test]
+    fn limits_are_upstream_s_sums() {
+        let limited = |cpu: &str, memory: &str| json!({"name": "c", "resources": {"limits": {"cpu": cpu, "memory": memory}}});
+        let limits = |spec: Value| counts(&pod_limits(&serde_json::from_value(spec).unwrap()));
+        let mut sidecar = limited("1", "1Gi");
+        sidecar["restartPolicy"] = "Always".into();
+        for (what, spec, cpu, memory) in [
+            ("sum of the containers", json!({"containers": [limited("1", "1Gi"), limited("500m", "1Gi")]}), Some(1500), Some(2 << 30)),
+            ("a container without", json!({"containers": [limited("1", "1Gi"), {"name": "c"}]}), Some(1000), Some(1 << 30)),
+            (
+                "sidecars and init containers",
+                json!({"containers": [limited("1", "1Gi")], "initContainers": [sidecar, limited("3", "1Mi")]}),
+                Some(4000),
+                Some(2 << 30),
+            ),
+            ("the pod's own", json!({"containers": [limited("2", "1Gi")], "resources": {"limits": {"cpu": "1"}}}), Some(1000), Some(1 << 30)),
+            (
+                "overhead of what is limited",
+                json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "1"}}}], "overhead": {"cpu": "250m", "memory": "1Gi"}}),
+                Some(1250),
+                None,
+            ),
+        ] {
+            let limits = limits(spec);
+            assert_eq!((limits.get("cpu").copied(), limits.get("memory").copied()), (cpu, memory), "{what}");
+        }
     }
 
     #[test]

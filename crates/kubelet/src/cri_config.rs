@@ -13,7 +13,7 @@ use kube_rules::{container_path, expand};
 
 use crate::config::{Capacity, Resolver};
 use crate::devices::Options;
-use crate::pod::resources;
+use crate::pod::resources::{self, Kernel};
 use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
 
@@ -47,6 +47,7 @@ pub(crate) struct NodeSide {
     pub cluster_dns: Vec<String>,
     pub cluster_domain: String,
     pub resolver: Resolver,
+    pub kernel: Kernel,
 }
 
 /// Asks for Hyper-V isolation, with value `hyperv`, where feature switch `HyperVContainer` is on.
@@ -173,7 +174,7 @@ pub(crate) fn sandbox(
             .filter(|(key, _)| node.hyper_v_container || *key != HYPER_V)
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect(),
-        linux: Some(linux_sandbox(node.os, pod, users)),
+        linux: Some(linux_sandbox(node, pod, users)),
         windows: node.os.is_windows().then(|| windows_sandbox(pod)),
     })
 }
@@ -194,7 +195,7 @@ fn namespaces(pod: &Pod, users_options: Option<v1::UserNamespace>) -> v1::Namesp
     }
 }
 
-fn linux_sandbox(os: NodeOs, pod: &Pod, users: Option<v1::UserNamespace>) -> v1::LinuxPodSandboxConfig {
+fn linux_sandbox(node: &NodeSide, pod: &Pod, users: Option<v1::UserNamespace>) -> v1::LinuxPodSandboxConfig {
     let context = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let mut security = v1::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod, users)),
@@ -202,7 +203,7 @@ fn linux_sandbox(os: NodeOs, pod: &Pod, users: Option<v1::UserNamespace>) -> v1:
         ..Default::default()
     };
     let mut config = v1::LinuxPodSandboxConfig::default();
-    if !os.is_windows() {
+    if !node.os.is_windows() {
         security.privileged = pod.spec.as_ref().is_some_and(has_privileged);
         security.run_as_user = context.run_as_user.map(|value| v1::Int64Value { value });
         security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
@@ -210,6 +211,10 @@ fn linux_sandbox(os: NodeOs, pod: &Pod, users: Option<v1::UserNamespace>) -> v1:
         let sysctls = context.sysctls.unwrap_or_default();
         config.sysctls = sysctls.into_iter().map(|s| (kube_rules::sysctl::with_dots(&s.name), s.value)).collect();
         config.cgroup_parent = cgroup_parent(pod);
+        let none = PodSpec::default();
+        let spec = pod.spec.as_ref().unwrap_or(&none);
+        config.resources = Some(resources::linux_sandbox(spec, &node.kernel));
+        config.overhead = Some(resources::linux_overhead(spec, &node.kernel));
     }
     config.security_context = Some(security);
     config
@@ -379,7 +384,7 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
     let paths = |list: &[&str]| list.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>();
     let open = privileged || s.proc_mount.as_deref() == Some("Unmasked");
     Ok(v1::LinuxContainerConfig {
-        resources: Some(resources::linux(&spec, c, node.capacity.memory_bytes)),
+        resources: Some(resources::linux(pod, c, node.capacity.memory_bytes, &node.kernel)),
         security_context: Some(v1::LinuxContainerSecurityContext {
             capabilities: Some(v1::Capability {
                 add_capabilities: caps.add.unwrap_or_default(),
@@ -459,6 +464,7 @@ mod tests {
             cluster_dns: vec!["10.96.0.10".into()],
             cluster_domain: "cluster.local".into(),
             resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], options: vec![] },
+            kernel: Kernel::default(),
         }
     }
 

@@ -554,6 +554,7 @@ mod tests {
                 cluster_dns: vec![],
                 cluster_domain: String::new(),
                 resolver: Resolver::default(),
+                kernel: Default::default(),
             },
             facts: HostFacts::simulated(os, "m", "b"),
             version: "v1.36.2+mullion.0.1.0".into(),

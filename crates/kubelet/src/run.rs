@@ -33,6 +33,7 @@ use crate::images::node_keyring::NodeKeyring;
 use crate::images::providers::{Providers, ProvidersError};
 use crate::images::records::Records;
 use crate::node::{FirstLists, NodeFacts, NodeKeeper};
+use crate::pod::resources::Kernel;
 use crate::rotation;
 use crate::server::{self, Auth, Server};
 use crate::services;
@@ -196,6 +197,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         cluster_dns: config.cluster_dns.iter().map(ToString::to_string).collect(),
         cluster_domain: config.cluster_domain.clone(),
         resolver: config.resolver.clone(),
+        kernel: kernel(config),
     };
     let (sender, health) = watch::channel(RuntimeHealth::default());
     tasks.spawn(forever(health::follow(cri.clone(), config.polls, config.host_network.clone(), sender)));
@@ -270,6 +272,27 @@ fn providers(config: &Config, tokens: Arc<TokenCache>) -> Result<Providers, Prov
         return Ok(none);
     }
     none.load(&config.root.parse(&of.provider_config)?, &config.root.parse(&of.provider_dir)?)
+}
+
+/// What the kernel of the machine has for control groups; nothing on hosts that are simulated, whose containers have none.
+fn kernel(config: &Config) -> Kernel {
+    let has = |path: &str| config.root.parse(path).is_ok_and(|path| config.root.kind(&path).is_ok_and(|kind| kind.is_some()));
+    if config.os.is_windows() || !config.is_machine {
+        return Kernel::default();
+    }
+    let unified = has("/sys/fs/cgroup/cgroup.controllers");
+    let swap = match unified {
+        // The root of the control groups has no limit.
+        true => cgroup_of_self(&config.root).is_some_and(|own| has(&format!("/sys/fs/cgroup{own}/memory.swap.max"))),
+        false => has("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
+    };
+    Kernel { unified, swap, huge_pages: config.huge_pages.keys().copied().collect() }
+}
+
+/// The control group of this process, of version 2.
+fn cgroup_of_self(root: &host::HostRoot) -> Option<String> {
+    let text = root.read(&root.parse(&format!("/proc/{}/cgroup", std::process::id())).ok()?, 64 << 10).ok()??;
+    String::from_utf8_lossy(&text).lines().find_map(|line| line.strip_prefix("0::")).map(|own| own.trim_end_matches('/').to_owned())
 }
 
 /// The Node: registered, then kept true with its lease. Static pods do not wait for the API server.

@@ -95,8 +95,8 @@ impl Worker {
             return Err("the pod has no such container any more".to_owned());
         };
         container.resources = Some(update.to.requirements());
-        let spec = self.state.pod.spec.clone().unwrap_or_default();
-        let linux = resources::linux(&spec, &container, self.agent.side.capacity.memory_bytes);
+        let side = &self.agent.side;
+        let linux = resources::linux(&self.state.pod, &container, side.capacity.memory_bytes, &side.kernel);
         let request = v1::UpdateContainerResourcesRequest { container_id: update.id.clone(), linux: Some(linux), ..Default::default() };
         self.agent.cri.update_container_resources(request).await.map_err(|error| error.message())
     }
