@@ -18,6 +18,11 @@ pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
+/// Whether the server answered 403: the caller may not do this, or not with this object.
+pub fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
 /// How often an update is tried against a concurrent writer (client-go's `retry.DefaultRetry` has 5 steps).
 const ATTEMPTS: u32 = 5;
 

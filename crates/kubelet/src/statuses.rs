@@ -169,7 +169,7 @@ impl Statuses {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
         let mut current = match self.pods.get(key) {
             Some(pod) => (*pod).clone(),
-            None => match api.get_opt(&key.name).await? {
+            None => match self.fetch(&api, key).await? {
                 Some(pod) => pod,
                 None => return Ok(()),
             },
@@ -182,7 +182,7 @@ impl Statuses {
             match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => return Ok(()),
                 Err(e) if cluster::is_not_found(&e) => return Ok(()),
-                Err(e) if cluster::is_conflict(&e) => match api.get_opt(&key.name).await? {
+                Err(e) if cluster::is_conflict(&e) => match self.fetch(&api, key).await? {
                     Some(pod) => current = pod,
                     None => return Ok(()),
                 },
@@ -191,6 +191,15 @@ impl Statuses {
         }
         let Some(last) = target(&current, uid, mirrored).and_then(|target| patch(&current, &target, status)) else { return Ok(()) };
         api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(last)).await.map(drop)
+    }
+
+    /// The pod as the API has it; None when it is gone there.
+    async fn fetch(&self, api: &Api<Pod>, key: &Key) -> kube::Result<Option<Pod>> {
+        match api.get_opt(&key.name).await {
+            // A node may read the pods that are bound to it: it is told of one that is gone what it is told of another node's.
+            Err(error) if cluster::is_forbidden(&error) && self.pods.is_synced() && self.pods.get(key).is_none() => Ok(None),
+            answer => answer,
+        }
     }
 }
 
@@ -263,6 +272,47 @@ mod tests {
         let of = |reason: &str| patch(&pod, "u", &json!({"conditions": [disruption("True", reason)]})).map(|p| p["status"]["conditions"].clone());
         assert_eq!(of("TerminationByKubelet"), Some(json!([disruption("True", "TerminationByKubelet")])));
         assert_eq!(of("EvictionByEvictionAPI"), None, "that is another's to write");
+    }
+
+    /// An API server that lists `pods` and answers every request about one pod with `code`.
+    fn server(pods: Value, code: u16) -> kube::Client {
+        let answer = move |request: http::Request<kube::client::Body>| {
+            let (path, query) = (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
+            let reason = if code == 404 { "NotFound" } else { "" };
+            let status = |code: u16| (code, json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}));
+            let (code, body) = match path.as_str() {
+                "/api/v1/pods" if query.contains("sendInitialEvents") => status(400),
+                "/api/v1/pods" => (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": pods})),
+                _ => status(code),
+            };
+            async move {
+                if query.contains("watch=") && code == 200 {
+                    std::future::pending::<()>().await;
+                }
+                http::Response::builder().status(code).body(kube::client::Body::from(body.to_string().into_bytes()))
+            }
+        };
+        kube::Client::new(tower::service_fn(answer), "ns")
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_the_node_may_not_read_any_more_is_gone_once_the_nodes_pods_are_known() {
+        let informer =
+            |client: &kube::Client| Informer::start(Api::<Pod>::all(client.clone()), cluster::Selection::all(), |pod: &Pod| Some(pod.clone()));
+        let known = json!([{"metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "1"}}]);
+        for (what, pods, code, gone) in [
+            ("it was deleted at once", json!([]), 403, true),
+            ("it was deleted, and another authorizer says so", json!([]), 404, true),
+            ("the node's rights are gone", known, 403, false),
+            ("the server is in trouble", json!([]), 500, false),
+        ] {
+            let client = server(pods, code);
+            let pods = informer(&client);
+            pods.synced().await;
+            let statuses = Statuses::new(client, pods);
+            let sent = statuses.send("u", &Key::new("ns", "p"), false, &json!({"phase": "Failed"})).await;
+            assert_eq!(sent.is_ok(), gone, "{what}: {sent:?}");
+        }
     }
 
     #[test]
