@@ -2,6 +2,7 @@
 
 mod allocation;
 pub(crate) mod ends;
+mod seen;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -199,14 +200,20 @@ pub(crate) type PodChange = (Option<Arc<Pod>>, Option<Arc<Pod>>);
 /// Watches the node's pods; changes go to `changes`, but those of mirror pods, which only show a static pod, to `statics`.
 pub(crate) fn watch_pods(config: &Config, statics: Arc<Statics>, changes: mpsc::UnboundedSender<PodChange>) -> Informer<Pod> {
     let api: Api<Pod> = Api::all(config.client.clone());
-    let slim = |pod: &Pod| {
+    let seen = Arc::new(seen::FirstSeen::default());
+    let times = seen.clone();
+    let slim = move |pod: &Pod| {
         let mut pod = pod.clone();
         pod.metadata.managed_fields = None;
+        times.annotate(&mut pod, Timestamp::now());
         Some(pod)
     };
     let tell = move |change: Change<'_, Pod>| {
         let of_api = |pod: Option<&Arc<Pod>>| pod.filter(|pod| mirrored(pod).is_none()).cloned();
         let (old, new) = (of_api(change.old), of_api(change.new));
+        if let Some(old) = old.as_ref().filter(|old| new.as_ref().is_none_or(|new| uid(new) != uid(old))) {
+            seen.forget(&uid(old));
+        }
         if old.is_none() || new.is_none() {
             statics.changed.notify_one();
         }

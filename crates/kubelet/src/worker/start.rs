@@ -7,7 +7,7 @@ use cluster::EventType;
 use cri::v1;
 use host::{Hold, PodPath};
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
-use kube_rules::{expand, static_pod};
+use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
 use super::errors::{ConfigError, HookError, StartError};
@@ -111,12 +111,10 @@ impl Worker {
     async fn wait_for_policies(&self) -> Result<(), StartError> {
         let Some(gate) = self.agent.network_gate.as_ref().filter(|_| !is_host_network(&self.state.pod)) else { return Ok(()) };
         let ips = self.state.pod_ips().iter().filter_map(|ip| ip.parse().ok()).collect();
-        let source = self.state.pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(static_pod::SOURCE));
-        let is_static = source.is_some_and(|source| source != "api");
-        let patience = if is_static { POLICIES_OF_STATIC } else { POLICIES };
+        let patience = if self.is_static { POLICIES_OF_STATIC } else { POLICIES };
         match tokio::time::timeout(patience, gate(cluster::Key::of(&*self.state.pod), ips)).await {
             Ok(()) => Ok(()),
-            Err(_) if is_static => {
+            Err(_) if self.is_static => {
                 tracing::warn!(pod = %cluster::Key::of(&*self.state.pod), "a static pod starts although its network policies are not in effect");
                 Ok(())
             }
