@@ -20,7 +20,9 @@ pub use event_log::{EventLog, LoggedEvent};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
 pub use machine::{Available, Load, Machine};
-pub use root::{Beneath, FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, SocketListener, Space, Usage, VolumeFile};
+pub use root::{
+    Beneath, FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, SocketListener, Space, Usage, VolumeFile, last_changed,
+};
 #[cfg(target_os = "linux")]
 pub use routes::LinuxRoutes;
 #[cfg(windows)]

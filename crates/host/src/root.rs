@@ -78,6 +78,24 @@ pub enum FileKind {
     Other,
 }
 
+/// When content, name or attributes of a file changed last; None where the system does not say (Windows).
+pub fn last_changed(metadata: &std::fs::Metadata) -> Option<std::time::SystemTime> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let of = |seconds: i64, nanos: i64| {
+            let since = std::time::Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanos).ok()?);
+            std::time::UNIX_EPOCH.checked_add(since)
+        };
+        of(metadata.mtime(), metadata.mtime_nsec()).max(of(metadata.ctime(), metadata.ctime_nsec()))
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = metadata;
+        None
+    }
+}
+
 /// An existing object of a node's root.
 #[derive(Debug)]
 pub struct Resolved {

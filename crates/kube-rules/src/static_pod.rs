@@ -107,7 +107,7 @@ fn read(document: &Value, origin: Origin<'_>, node: &str) -> Result<Pod, Manifes
 }
 
 /// Names a manifest's content and place: FNV-1a of 128 bits, as upstream. The text that is hashed is ours: upstream hashes Go's form of the
-/// object, so that its UIDs differ.
+/// object, with every field that its release has, so that its UIDs differ from ours and from one release to the next.
 fn hash(pod: &Pod, origin: Origin<'_>, node: &str) -> String {
     let object = serde_json::to_string(pod).unwrap_or_default();
     let place = match origin {

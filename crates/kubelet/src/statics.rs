@@ -5,6 +5,7 @@
 //! [`mirror`] keeps one API object for each. Guarantees: a static pod needs no API server; of two manifests with one name one runs; a
 //! changed manifest's pod begins when the old one has ended; a manifest that cannot be read leaves its pod as it was.
 
+mod adoption;
 pub(crate) mod mirror;
 pub(crate) mod source;
 

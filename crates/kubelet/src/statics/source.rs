@@ -15,6 +15,7 @@ use serde_json::Value;
 use thiserror_ext::AsReport as _;
 
 use super::Source;
+use super::adoption::{self, Earlier};
 use crate::agent::{Agent, uid};
 use crate::config::StaticPods;
 
@@ -71,8 +72,8 @@ fn parse(bytes: &[u8], origin: Origin<'_>, node: &str) -> Result<Vec<Arc<Pod>>, 
     Ok(static_pod::pods(document, origin, node)?.into_iter().map(seen).collect())
 }
 
-/// Size and time of a file.
-type Signature = (u64, Option<SystemTime>);
+/// Size and times of a file: of its content, and of anything about it.
+type Signature = (u64, Option<SystemTime>, Option<SystemTime>);
 
 #[derive(Debug)]
 struct Known {
@@ -90,6 +91,10 @@ struct Files {
     known: BTreeMap<String, Known>,
     /// Problems that were told: by file, the text.
     told: BTreeMap<String, String>,
+    /// What runs of an earlier agent, until the first look is over.
+    earlier: Vec<Earlier>,
+    /// UIDs of pods that run under another one: by the UID that their manifest would give them.
+    adopted: BTreeMap<String, String>,
 }
 
 /// What a look at the manifests gives.
@@ -101,6 +106,10 @@ struct Look {
 }
 
 impl Files {
+    fn new(root: Arc<HostRoot>, path: String, node: String, earlier: Vec<Earlier>) -> Self {
+        Files { root, path, node, known: BTreeMap::new(), told: BTreeMap::new(), earlier, adopted: BTreeMap::new() }
+    }
+
     /// Looks at the manifests. Files whose size and time are as before are read only when `all` are. A file that cannot be read keeps the
     /// pod that it gave before; one that is gone does not.
     fn look(&mut self, all: bool) -> Look {
@@ -135,6 +144,7 @@ impl Files {
                 }
             }
         }
+        self.earlier.clear();
         look.problems = problems.iter().filter(|(file, text)| self.told.get(*file) != Some(*text)).map(|(f, t)| (f.clone(), t.clone())).collect();
         self.told = problems;
         look
@@ -156,29 +166,56 @@ impl Files {
 
     /// Reads a file anew where that is due.
     fn refresh(&mut self, name: &str, all: bool) {
-        let before = self.known.get(name);
-        let read = self.read(name, before.map(|k| k.signature).filter(|_| !all));
+        let before = self.known.get(name).map(|known| (known.signature, known.pod.clone()));
+        let read = self.read(name, before.as_ref().map(|(signature, _)| *signature).filter(|_| !all));
         let (signature, result) = match read {
             Ok(None) => return,
-            Ok(Some((signature, bytes))) => (signature, parse(&bytes, Origin::File(name), &self.node)),
+            Ok(Some((signature, bytes))) => {
+                let changed = signature.2.filter(|_| !self.is_link(name));
+                let parsed = parse(&bytes, Origin::File(name), &self.node);
+                (signature, parsed.map(|pods| pods.into_iter().map(|pod| self.adopt(pod, changed)).collect::<Vec<_>>()))
+            }
             // It went away since it was listed.
             Err(SourceError::Host(error)) if error.is_not_found() => {
                 self.known.remove(name);
                 return;
             }
-            Err(error) => ((u64::MAX, None), Err(error)),
+            Err(error) => ((u64::MAX, None, None), Err(error)),
         };
+        let before = before.and_then(|(_, pod)| pod);
         let known = match result {
             Ok(pods) => {
                 let pod = pods.into_iter().next();
                 // The same pod keeps the time at which it was seen first.
                 let same = |old: &Arc<Pod>| pod.as_ref().is_some_and(|new| uid(new) == uid(old));
-                let pod = before.and_then(|k| k.pod.clone()).filter(same).or(pod.clone());
+                let pod = before.filter(same).or(pod.clone());
                 Known { signature, pod, problem: None }
             }
-            Err(error) => Known { signature, pod: before.and_then(|k| k.pod.clone()), problem: Some(error.to_report_string()) },
+            Err(error) => Known { signature, pod: before, problem: Some(error.to_report_string()) },
         };
         self.known.insert(name.to_owned(), known);
+    }
+
+    /// Gives a pod the UID under which it runs already.
+    fn adopt(&mut self, pod: Arc<Pod>, changed: Option<SystemTime>) -> Arc<Pod> {
+        let own = uid(&pod);
+        let found = changed.and_then(|changed| adoption::uid_of(&pod, changed, &self.earlier)).filter(|found| *found != own);
+        if let Some(found) = found {
+            tracing::info!(pod = %Key::of(&*pod), uid = found, "a static pod goes on that an earlier agent started");
+            self.adopted.insert(own.clone(), found);
+        }
+        let Some(uid) = self.adopted.get(&own) else { return pod };
+        let mut pod = Arc::unwrap_or_clone(pod);
+        adoption::adopt(&mut pod, uid);
+        Arc::new(pod)
+    }
+
+    /// Whether a manifest is a link: it may lead elsewhere than before without a change of what it leads to.
+    fn is_link(&self, name: &str) -> bool {
+        let listed = self.root.parse(name).ok().and_then(|path| Some((path.parent()?, path)));
+        let Some((directory, path)) = listed else { return true };
+        let names = self.root.read_dir(&directory).unwrap_or_default();
+        !names.iter().any(|(name, kind)| *kind == FileKind::File && directory.join(name).is_ok_and(|found| found == path))
     }
 
     /// Signature and content of a file; None when its signature is `known`.
@@ -191,7 +228,7 @@ impl Files {
         }
         let file = self.root.open_read(&path)?;
         let metadata = file.metadata().map_err(|source| HostError::Io { operation: "read", path: name.to_owned(), source })?;
-        let signature = (metadata.len(), metadata.modified().ok());
+        let signature = (metadata.len(), metadata.modified().ok(), host::last_changed(&metadata));
         if known == Some(signature) {
             return Ok(None);
         }
@@ -203,7 +240,7 @@ impl Files {
 /// Follows the manifests on the node, for ever.
 pub(crate) async fn follow_files(agent: Arc<Agent>, settings: StaticPods) {
     let node = agent.side.node_name.clone();
-    let mut files = Files { root: agent.root.clone(), path: settings.path.clone(), node, known: BTreeMap::new(), told: BTreeMap::new() };
+    let mut files = Files::new(agent.root.clone(), settings.path.clone(), node, adoption::find(&agent).await);
     let mut read_all = tokio::time::Instant::now();
     let mut all = true;
     loop {
@@ -319,7 +356,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             std::fs::create_dir(dir.path().join("manifests")).unwrap();
             let root = Arc::new(HostRoot::linux(dir.path()).unwrap());
-            let files = Files { root, path: "/manifests".into(), node: "n".into(), known: BTreeMap::new(), told: BTreeMap::new() };
+            let files = Files::new(root, "/manifests".into(), "n".into(), vec![]);
             Place { dir, files }
         }
 

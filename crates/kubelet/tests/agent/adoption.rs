@@ -35,9 +35,17 @@ fn spec() -> serde_json::Value {
 /// Puts the pod into the runtime and the API as upstream's kubelet left it.
 async fn leave(world: &World) {
     let uid = world.pods().get("web").await.unwrap().metadata.uid.unwrap();
+    leave_in_runtime(world, "web", &uid, &[("kubernetes.io/config.seen", "2026-11-25T03:47:09.324Z"), ("kubernetes.io/config.source", "api")]);
+    let status = json!({"status": {"phase": "Running", "podIP": "192.168.1.77", "podIPs": [{"ip": "192.168.1.77"}], "containerStatuses": [{
+        "name": "c", "image": IMAGE, "imageID": "", "ready": true, "started": true, "restartCount": 2, "containerID": "fake://running",
+        "state": {"running": {"startedAt": "2026-11-25T03:47:12Z"}}}]}});
+    world.pods().patch_status("web", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+fn leave_in_runtime(world: &World, name: &str, uid: &str, annotations: &[(&str, &str)]) {
     let text = |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<HashMap<_, _>>();
-    let labels = text(&[("io.kubernetes.pod.name", "web"), ("io.kubernetes.pod.namespace", "default"), ("io.kubernetes.pod.uid", &uid)]);
-    let logs = format!("/var/log/pods/default_web_{uid}");
+    let labels = text(&[("io.kubernetes.pod.name", name), ("io.kubernetes.pod.namespace", "default"), ("io.kubernetes.pod.uid", uid)]);
+    let logs = format!("/var/log/pods/default_{name}_{uid}");
     // Its file names are random.
     let message = format!("/var/lib/kubelet/pods/{uid}/containers/c/cd3eacce");
     for (path, content) in [(&message, "ended under another agent"), (&format!("{logs}/c/2.log"), "")] {
@@ -49,10 +57,10 @@ async fn leave(world: &World) {
     let sandbox = Sandbox {
         id: "theirs".into(),
         config: v1::PodSandboxConfig {
-            metadata: Some(v1::PodSandboxMetadata { name: "web".into(), uid, namespace: "default".into(), attempt: 0 }),
+            metadata: Some(v1::PodSandboxMetadata { name: name.into(), uid: uid.into(), namespace: "default".into(), attempt: 0 }),
             log_directory: logs,
             labels: labels.clone(),
-            annotations: text(&[("kubernetes.io/config.seen", "2026-11-25T03:47:09.324Z"), ("kubernetes.io/config.source", "api")]),
+            annotations: text(annotations),
             ..Default::default()
         },
         ready: true,
@@ -80,16 +88,10 @@ async fn leave(world: &World) {
         exit_code: 0,
         stopped_with: None,
     };
-    {
-        let mut state = world.runtime.state.lock().unwrap();
-        state.images.insert(IMAGE.into());
-        state.sandboxes.insert("theirs".into(), sandbox);
-        state.containers.insert("running".into(), container);
-    }
-    let status = json!({"status": {"phase": "Running", "podIP": "192.168.1.77", "podIPs": [{"ip": "192.168.1.77"}], "containerStatuses": [{
-        "name": "c", "image": IMAGE, "imageID": "", "ready": true, "started": true, "restartCount": 2, "containerID": "fake://running",
-        "state": {"running": {"startedAt": "2026-11-25T03:47:12Z"}}}]}});
-    world.pods().patch_status("web", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let mut state = world.runtime.state.lock().unwrap();
+    state.images.insert(IMAGE.into());
+    state.sandboxes.insert("theirs".into(), sandbox);
+    state.containers.insert("running".into(), container);
 }
 
 #[tokio::test]
@@ -122,4 +124,53 @@ async fn pods_of_upstreams_kubelet_go_on() {
         assert_eq!(written(key), theirs, "{key}");
     }
     assert_eq!(next.annotations.len(), ANNOTATIONS.len(), "{:?}", next.annotations);
+}
+
+/// What upstream's kubelet makes of the manifest of [`manifest`], in one release.
+const STATIC_UID: &str = "9c3f6c2ab35cd5d4f1b9f6f1a3e1d0c7";
+
+fn manifest(grace: u32) -> String {
+    let mut spec = spec();
+    spec["terminationGracePeriodSeconds"] = grace.into();
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}).to_string()
+}
+
+#[tokio::test]
+async fn static_pods_of_upstreams_kubelet_go_on_until_their_manifest_changes() {
+    let mut world = World::new().await;
+    world.os = NodeOs::Linux;
+    let manifests = world.drive().join("etc/kubernetes/manifests");
+    std::fs::create_dir_all(&manifests).unwrap();
+    std::fs::write(manifests.join("web.yaml"), manifest(5)).unwrap();
+    world.static_pods.path = "/etc/kubernetes/manifests".into();
+    let notes = [
+        ("kubernetes.io/config.hash", STATIC_UID),
+        ("kubernetes.io/config.seen", "2026-11-25T03:47:09.324Z"),
+        ("kubernetes.io/config.source", "file"),
+    ];
+    leave_in_runtime(&world, "web-win01", STATIC_UID, &notes);
+    world.start_agent();
+    let running = |s: &serde_json::Value| s["containerStatuses"][0]["ready"] == true;
+    let status = world.until("web-win01", "a mirror that is Running", running).await;
+    assert_eq!((&status["containerStatuses"][0]["containerID"], &status["podIP"]), (&json!("fake://running"), &json!("192.168.1.77")));
+    let mirrored =
+        async |world: &World| world.pods().get("web-win01").await.unwrap().metadata.annotations.unwrap()["kubernetes.io/config.mirror"].clone();
+    assert_eq!(mirrored(&world).await, STATIC_UID, "a mirror that upstream's kubelet made stays");
+
+    // It is the same pod for the next agent, too.
+    world.stop_agent().await;
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.until("web-win01", "the pod Running", running).await;
+    assert_eq!(world.runtime.state.lock().unwrap().named("c").len(), 1, "nothing was restarted");
+
+    // A manifest that changes while no agent runs is another pod.
+    world.stop_agent().await;
+    std::fs::write(manifests.join("web.yaml"), manifest(4)).unwrap();
+    world.start_agent();
+    let other = |s: &serde_json::Value| running(s) && s["containerStatuses"][0]["containerID"] != "fake://running";
+    world.until("web-win01", "its next pod", other).await;
+    assert_ne!(mirrored(&world).await, STATIC_UID);
+    let state = world.runtime.state.lock().unwrap();
+    assert!(state.sandboxes.get("theirs").is_none_or(|theirs| !theirs.ready), "the old sandbox has ended");
 }

@@ -291,7 +291,15 @@ cri::serve! { RuntimeService for Runtime {
         let items = state.sandboxes.values().filter(|s| matches(&filter.label_selector, &s.config.labels));
         let items = items.map(|s| {
             let status = sandbox_status(s);
-            v1::PodSandbox { id: status.id, metadata: status.metadata, state: status.state, created_at: s.created_at, labels: status.labels, ..Default::default() }
+            v1::PodSandbox {
+                id: status.id,
+                metadata: status.metadata,
+                state: status.state,
+                created_at: s.created_at,
+                labels: status.labels,
+                annotations: s.config.annotations.clone(),
+                ..Default::default()
+            }
         });
         Ok(Response::new(v1::ListPodSandboxResponse { items: items.collect() }))
     }
@@ -412,7 +420,9 @@ cri::serve! { RuntimeService for Runtime {
             metadata: c.config.metadata.clone(),
             state: c.state as i32,
             image_ref: c.config.image.clone().unwrap_or_default().image,
+            created_at: c.created_at,
             labels: c.config.labels.clone(),
+            annotations: c.config.annotations.clone(),
             ..Default::default()
         });
         Ok(Response::new(v1::ListContainersResponse { containers: containers.collect() }))
