@@ -49,6 +49,11 @@ pub(super) fn check(pod: &Pod, node: &str) -> Result<(), ManifestError> {
     if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
         return Err(wrong("spec.ephemeralContainers", "static pods do not support ephemeral containers"));
     }
+    // The API server's validation, which no pod of the API passes by.
+    let of_host = [("spec.hostNetwork", spec.host_network), ("spec.hostPID", spec.host_pid), ("spec.hostIPC", spec.host_ipc)];
+    if let Some((field, _)) = of_host.into_iter().find(|(_, is)| spec.host_users == Some(false) && *is == Some(true)) {
+        return Err(wrong(field, "forbidden when `hostUsers` is false"));
+    }
     containers(spec)?;
     match reference(spec) {
         Some((field, what)) => Err(wrong(field, format!("static pods may not reference {what}"))),
