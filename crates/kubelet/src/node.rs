@@ -1,6 +1,8 @@
 //! The Node object: registration, status, conditions, lease (upstream kubelet_node_status.go,
 //! nodestatus/setters.go).
 
+mod runtime_version;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,7 +115,7 @@ impl NodeFacts {
         let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
         let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
-        let runtime = format!("{}://{}", health.name, health.version);
+        let runtime = format!("{}://{}", health.name, runtime_version::shown(&health.version));
         json!({
             "addresses": addresses,
             "allocatable": quantities(&self.allocatable),

@@ -19,7 +19,8 @@ use tokio::sync::{Notify, watch};
 use crate::pod::status::{DISRUPTION_TARGET, OWN_CONDITIONS};
 
 /// Status fields the agent writes; the others belong to someone else.
-const OWN_FIELDS: [&str; 13] = [
+const OWN_FIELDS: [&str; 15] = [
+    "allocatedResources",
     "conditions",
     "containerStatuses",
     "ephemeralContainerStatuses",
@@ -33,6 +34,7 @@ const OWN_FIELDS: [&str; 13] = [
     "podIPs",
     "qosClass",
     "reason",
+    "resources",
 ];
 
 struct Entry {
@@ -239,13 +241,24 @@ fn patch(current: &Pod, uid: &str, status: &Value) -> Option<Value> {
         if before == after || (field == "startTime" && before.is_some()) {
             continue;
         }
-        change.insert(field.to_owned(), after.cloned().unwrap_or(Value::Null));
+        change.insert(field.to_owned(), over(before, after.cloned().unwrap_or(Value::Null)));
     }
     if change.is_empty() {
         return None;
     }
     let version = current.metadata.resource_version.clone();
     Some(json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": change}))
+}
+
+/// A value that a merge patch puts in the place of another: members of an object that are gone are null in it.
+fn over(before: Option<&Value>, mut after: Value) -> Value {
+    if let (Some(Value::Object(before)), Value::Object(after)) = (before, &mut after) {
+        for (name, old) in before {
+            let new = after.remove(name).map_or(Value::Null, |new| over(Some(old), new));
+            after.insert(name.clone(), new);
+        }
+    }
+    after
 }
 
 fn sorted(mut conditions: Vec<Value>) -> Vec<Value> {
@@ -313,6 +326,22 @@ mod tests {
             let sent = statuses.send("u", &Key::new("ns", "p"), false, &json!({"phase": "Failed"})).await;
             assert_eq!(sent.is_ok(), gone, "{what}: {sent:?}");
         }
+    }
+
+    #[test]
+    fn what_is_gone_from_a_list_of_resources_is_taken_out_of_it() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "status": {"allocatedResources": {"cpu": "1", "memory": "1Gi"},
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}}}}))
+        .unwrap();
+        let of = |status: Value| patch(&pod, "u", &status).map(|p| p["status"].clone());
+        let same = json!({"allocatedResources": {"cpu": "1", "memory": "1Gi"}, "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}}});
+        assert_eq!(of(same), None);
+        assert_eq!(
+            of(json!({"allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "2"}}})),
+            Some(
+                json!({"allocatedResources": {"cpu": "2", "memory": null}, "resources": {"requests": {"cpu": "2", "memory": null}, "limits": null}})
+            )
+        );
     }
 
     #[test]

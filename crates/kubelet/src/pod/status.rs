@@ -1,5 +1,7 @@
 //! The API status of a pod (upstream kubelet_pods.go, status/generate.go).
 
+mod whole;
+
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -68,21 +70,13 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     let (inits, mains): (Vec<_>, Vec<_>) = all.into_iter().partition(|(k, _)| *k != Kind::Main);
     let statuses = |list: Vec<(Kind, ContainerStatus)>| (!list.is_empty()).then(|| list.into_iter().map(|(_, s)| s).collect());
     status.init_container_statuses = statuses(inits);
-    status.allocated_resources = i.node.resizes.then(|| allocated(spec)).filter(|all| !all.is_empty());
+    let is_running = old.phase.as_deref() == Some("Running");
+    status.allocated_resources = whole::allocated(spec);
+    status.resources = Some(whole::resources(spec, is_running, i.node.resizes, &i.record.actuated));
     status.container_statuses = statuses(mains);
     let ephemeral = |c: &Spec| ContainerStatus { ready: false, started: None, ..container(i, Kind::Init, c, waiting, ending, &old) };
     status.ephemeral_container_statuses = (!i.ephemeral.is_empty()).then(|| i.ephemeral.iter().map(ephemeral).collect());
     status
-}
-
-/// What the pod has of its node as a whole.
-fn allocated(spec: &PodSpec) -> BTreeMap<String, ApiQuantity> {
-    let shown = |name: &str, amount: Quantity| match name {
-        "cpu" => Quantity::from_millis(amount.milli_value()),
-        _ => Quantity::from_bytes(amount.value()),
-    };
-    let all = kube_rules::pod_requests(spec);
-    all.into_iter().map(|(name, amount)| (name.clone(), ApiQuantity(shown(&name, amount).to_string()))).collect()
 }
 
 /// A container's mounts, which its status repeats. Those that are only read are so at their first level: recursive read-only mounts need a
