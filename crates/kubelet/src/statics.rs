@@ -9,7 +9,7 @@ mod adoption;
 pub(crate) mod mirror;
 pub(crate) mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cluster::Key;
@@ -66,6 +66,17 @@ impl Table {
     fn ended(&mut self, ended: &str) -> Vec<Step> {
         self.running.retain(|_, r| uid(&r.pod) != ended);
         self.steps()
+    }
+
+    /// Ends these pods; each begins anew when it has ended.
+    fn again(&mut self, uids: &BTreeSet<String>) -> Vec<Step> {
+        let stays = self.running.values_mut().filter(|r| !r.ending && uids.contains(&uid(&r.pod)));
+        stays
+            .map(|r| {
+                r.ending = true;
+                Step::End(r.pod.clone())
+            })
+            .collect()
     }
 
     fn steps(&mut self) -> Vec<Step> {
@@ -134,6 +145,12 @@ impl Statics {
             let steps = self.table().ended(uid);
             self.carry_out(steps);
         }
+    }
+
+    /// Runs pods again that ended although their manifests are there.
+    pub(crate) fn again(&self, uids: &BTreeSet<String>) {
+        let steps = self.table().again(uids);
+        self.carry_out(steps);
     }
 
     fn carry_out(&self, steps: Vec<Step>) {
@@ -216,6 +233,19 @@ mod tests {
         assert_eq!(show(t.set(Source::File, vec![pod("a", "a3"), pod("b", "b1")])), [""; 0], "it comes back while it ends");
         assert_eq!(show(t.ended("a3")), ["begin a3"]);
         assert_eq!(show(t.ended("b1")), ["begin b1"], "a worker that failed is replaced");
+    }
+
+    #[test]
+    fn a_pod_that_ended_with_its_manifest_there_runs_again() {
+        let mut t = Table::default();
+        t.set(Source::File, vec![pod("a", "a1"), pod("b", "b1"), pod("c", "c1")]);
+        t.set(Source::File, vec![pod("a", "a1"), pod("b", "b1")]);
+        let uids = ["a1", "c1", "x"].map(str::to_owned).into();
+        assert_eq!(show(t.again(&uids)), ["end a1"], "c ends for good");
+        assert_eq!(show(t.again(&uids)), [""; 0]);
+        assert_eq!(show(t.set(Source::File, vec![pod("a", "a1"), pod("b", "b1")])), [""; 0]);
+        assert_eq!(show(t.ended("a1")), ["begin a1"]);
+        assert_eq!(show(t.ended("c1")), [""; 0]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The loop: takes announcements, and ends the node's pods.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,34 +54,40 @@ impl Manager {
         if let Some(times) = self.read() {
             self.agent.counts.shutdown(seconds(&times.start_time), seconds(&times.end_time));
         }
+        let mut statics = BTreeSet::new();
         while let Some(announcement) = self.shutdown.announcements.recv().await {
             match announcement {
                 Announcement::Begins { name, hold } => {
                     self.event(format!("Shutdown manager detected {name} event"));
-                    self.end_pods().await;
+                    statics.extend(self.end_pods().await);
                     tracing::info!("the pods have ended; the machine may go down");
                     drop(hold);
                 }
                 Announcement::Cancelled => {
                     self.event("Shutdown manager detected shutdown cancellation".to_owned());
                     self.goes_down.send_replace(false);
+                    // Nobody makes other pods in their place.
+                    self.agent.statics.again(&std::mem::take(&mut statics));
                 }
             }
         }
         std::future::pending().await
     }
 
-    async fn end_pods(&self) {
+    /// Returns the UIDs of the static pods among them.
+    async fn end_pods(&self) -> BTreeSet<String> {
         let begun = Timestamp::now().to_string();
         self.note(&Times { start_time: begun.clone(), end_time: NEVER.to_owned() });
         // A pod is either refused from here on or among those that end.
         self.goes_down.send_replace(true);
         let pods: Vec<(String, Arc<Pod>)> = self.agent.admitted().iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect();
+        let statics = pods.iter().map(|(uid, _)| uid.clone()).filter(|uid| self.agent.statics.holds(uid)).collect();
         tracing::info!(pods = pods.len(), "the machine is about to go down; its pods end");
         for group in plan::groups(&self.shutdown.periods, &pods) {
             self.end_group(&group).await;
         }
         self.note(&Times { start_time: begun, end_time: Timestamp::now().to_string() });
+        statics
     }
 
     /// Ends pods, and waits until their volumes are down and the API knows, at most for the group's period.

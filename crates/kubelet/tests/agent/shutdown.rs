@@ -141,3 +141,29 @@ async fn windows_pods_end_by_their_grace_periods_and_critical_ones_last() {
     let last = pods.iter().filter(|(.., critical)| !critical).map(|(name, ..)| of(name).1).max().unwrap();
     assert!(first > last, "critical pods run until the others have ended");
 }
+
+#[tokio::test]
+async fn static_pods_run_again_when_a_shutdown_is_cancelled() {
+    let mut world = World::new().await;
+    let manifests = world.drive().join("etc/kubernetes/manifests");
+    std::fs::create_dir_all(&manifests).unwrap();
+    let manifest = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"terminationGracePeriodSeconds": 1,
+        "containers": [{"name": "c", "image": "serve:1"}]}});
+    std::fs::write(manifests.join("web.yaml"), manifest.to_string()).unwrap();
+    world.static_pods.path = "/etc/kubernetes/manifests".into();
+    world.shutdown = ShutdownPeriod::of(Duration::from_secs(40), Duration::from_secs(10));
+    world.start_agent();
+    world.until_running("web-win01").await;
+    world.pod("api", json!({"terminationGracePeriodSeconds": 1})).await;
+    world.until_running("api").await;
+
+    let released = announce(&world, "shutdown");
+    assert!(test_lab::in_time("the machine is let go", released).await.is_err());
+    for name in ["web-win01", "api"] {
+        assert_eq!(world.status(name).await["reason"], "Terminated", "{name}");
+    }
+    world.machine.as_ref().unwrap().send(Announcement::Cancelled).unwrap_or_else(|_| panic!("no agent"));
+    let again = world.until_running("web-win01").await;
+    assert_eq!((&again["reason"], &again["message"]), (&Value::Null, &Value::Null));
+    assert_eq!(world.status("api").await["phase"], "Failed", "its controller makes another one in its place");
+}
