@@ -20,10 +20,24 @@ const KILL: Duration = Duration::from_secs(10);
 /// Interval between looks whether a program has installed a handler for its stop signal.
 const DEAF: Duration = Duration::from_millis(200);
 
+/// Refuses CDI devices, which no specification of a simulated host describes, in the words of containerd.
+fn check_cdi(config: &v1::ContainerConfig) -> Result<(), Status> {
+    let names: Vec<&str> = config.cdi_devices.iter().map(|device| device.name.as_str()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(failed(&anyhow!(
+        "failed to inject CDI devices: unresolvable CDI devices {}: simulated hosts have no CDI specifications; let the device plug-in give \
+         devices, mounts and variables",
+        names.join(", ")
+    )))
+}
+
 impl Runtime {
     pub(super) async fn create_container(&self, request: v1::CreateContainerRequest) -> Result<String, Status> {
         let config = request.config.ok_or_else(|| Status::invalid_argument("container config is missing"))?;
         let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("container config must include metadata"))?;
+        check_cdi(&config)?;
         let (sandbox_id, turn) = self.sandbox_turn(&request.pod_sandbox_id).ok_or_else(|| not_found("sandbox", &request.pod_sandbox_id))?;
         let _turn = turn.lock().await;
         let sandbox = self.ready_sandbox(&sandbox_id)?;
@@ -256,6 +270,17 @@ fn stop_signal(name: &str) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn cdi_devices_are_refused_by_name() {
+        let check = |names: &[&str]| {
+            let cdi_devices = names.iter().map(|name| super::v1::CdiDevice { name: (*name).to_owned() }).collect();
+            super::check_cdi(&super::v1::ContainerConfig { cdi_devices, ..Default::default() }).map_err(|status| status.message().to_owned())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        let error = check(&["example.com/gpu=0", "example.com/gpu=1"]).unwrap_err();
+        assert!(error.starts_with("failed to inject CDI devices: unresolvable CDI devices example.com/gpu=0, example.com/gpu=1: "), "{error}");
+    }
+
     #[test]
     fn stop_signals_are_names_or_numbers() {
         let of = super::stop_signal;
