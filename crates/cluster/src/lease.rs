@@ -13,28 +13,23 @@ use kube::{Api, api::PostParams};
 use crate::{Client, is_conflict, is_not_found};
 use thiserror_ext::AsReport;
 
-/// How long a node's lease lasts.
-pub const LEASE_DURATION: Duration = Duration::from_secs(40);
-/// How often it is renewed: a quarter of its duration.
-pub const LEASE_RENEWAL: Duration = Duration::from_secs(10);
-
-/// How long one attempt may take: a connection that died quietly must not cost the lease.
-const PATIENCE: Duration = LEASE_RENEWAL;
-
 const NAMESPACE: &str = "kube-node-lease";
 
-/// Keeps the node's Lease in `kube-node-lease` fresh, owned by the Node with `owner_uid`. Never returns: drop the future to stop.
-pub async fn keep_node_lease(client: Client, node: &str, owner_uid: &str) {
+/// Keeps the node's Lease in `kube-node-lease` fresh, owned by the Node with `owner_uid`: it lasts for so many seconds, and is renewed four times
+/// as often. Never returns: drop the future to stop.
+pub async fn keep_node_lease(client: Client, node: &str, owner_uid: &str, seconds: u32) {
     let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
-    let mut backoff = Backoff::new(Duration::from_millis(100), LEASE_RENEWAL);
+    let renewal = Duration::from_secs(seconds.into()) / 4;
+    let mut backoff = Backoff::new(Duration::from_millis(100), renewal);
     let mut held = None;
     loop {
-        let attempt = tokio::time::timeout(PATIENCE, renew(&leases, node, owner_uid, held.take())).await;
+        // A connection that died quietly must not cost the lease.
+        let attempt = tokio::time::timeout(renewal, renew(&leases, &Holder { node, owner_uid, seconds }, held.take())).await;
         match attempt.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into()))) {
             Ok(lease) => {
                 held = Some(lease);
                 backoff.reset();
-                tokio::time::sleep(LEASE_RENEWAL).await;
+                tokio::time::sleep(renewal).await;
             }
             Err(error) => {
                 let delay = backoff.next_delay();
@@ -45,23 +40,31 @@ pub async fn keep_node_lease(client: Client, node: &str, owner_uid: &str) {
     }
 }
 
+/// Whose lease it is.
+struct Holder<'a> {
+    node: &'a str,
+    owner_uid: &'a str,
+    seconds: u32,
+}
+
 /// Writes the lease over the one held, or reads or creates it first.
-async fn renew(leases: &Api<Lease>, node: &str, owner_uid: &str, held: Option<Lease>) -> kube::Result<Lease> {
-    let post = PostParams::default();
+async fn renew(leases: &Api<Lease>, holder: &Holder<'_>, held: Option<Lease>) -> kube::Result<Lease> {
+    let (post, node) = (PostParams::default(), holder.node);
     if let Some(held) = held {
-        match leases.replace(node, &post, &renewed(held, node, owner_uid, Timestamp::now())).await {
+        match leases.replace(node, &post, &renewed(held, holder, Timestamp::now())).await {
             Err(error) if is_conflict(&error) || is_not_found(&error) => {}
             other => return other,
         }
     }
     match leases.get_opt(node).await? {
-        Some(found) => leases.replace(node, &post, &renewed(found, node, owner_uid, Timestamp::now())).await,
-        None => leases.create(&post, &renewed(Lease::default(), node, owner_uid, Timestamp::now())).await,
+        Some(found) => leases.replace(node, &post, &renewed(found, holder, Timestamp::now())).await,
+        None => leases.create(&post, &renewed(Lease::default(), holder, Timestamp::now())).await,
     }
 }
 
 /// The lease as it should read at `now`.
-fn renewed(mut lease: Lease, node: &str, owner_uid: &str, now: Timestamp) -> Lease {
+fn renewed(mut lease: Lease, holder: &Holder<'_>, now: Timestamp) -> Lease {
+    let Holder { node, owner_uid, seconds } = *holder;
     let meta = ObjectMeta { name: Some(node.to_owned()), namespace: Some(NAMESPACE.to_owned()), ..lease.metadata };
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
@@ -73,7 +76,7 @@ fn renewed(mut lease: Lease, node: &str, owner_uid: &str, now: Timestamp) -> Lea
     lease.metadata = ObjectMeta { owner_references: Some(vec![owner]), ..meta };
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
     spec.holder_identity = Some(node.to_owned());
-    spec.lease_duration_seconds = Some(40);
+    spec.lease_duration_seconds = Some(i32::try_from(seconds).unwrap_or(i32::MAX));
     spec.renew_time = Some(MicroTime(now));
     lease
 }
@@ -86,7 +89,7 @@ mod tests {
     fn a_renewed_lease_keeps_its_version_and_names_its_node() {
         let mut found = Lease::default();
         found.metadata.resource_version = Some("7".to_owned());
-        let lease = renewed(found, "win01", "uid-1", Timestamp::UNIX_EPOCH);
+        let lease = renewed(found, &Holder { node: "win01", owner_uid: "uid-1", seconds: 40 }, Timestamp::UNIX_EPOCH);
         insta::assert_snapshot!(serde_json::to_string_pretty(&lease).unwrap(), @r#"
         {
           "apiVersion": "coordination.k8s.io/v1",

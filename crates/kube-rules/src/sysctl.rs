@@ -89,16 +89,45 @@ pub fn namespace(name: &str) -> Option<Namespace> {
     if ipc { Some(Namespace::Ipc) } else { name.starts_with("net.").then_some(Namespace::Net) }
 }
 
-/// Whether a node takes a pod with these settings: upstream's default allowlist, which on Windows is empty.
+/// Why a pattern allows nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatternError {
+    /// It is neither a name nor the beginning of one with `*`.
+    Name,
+    /// What it names is not a pod's own.
+    NotNamespaced,
+}
+
+/// Checks a pattern of `allowedUnsafeSysctls`, with dots: a name, or the beginning of one and `*`.
+///
+/// # Errors
+/// As [`PatternError`] says.
+pub fn check_pattern(pattern: &str) -> Result<(), PatternError> {
+    let beginning = pattern.strip_suffix('*');
+    let is_name = match beginning {
+        Some("") => true,
+        Some(beginning) => is_name(beginning.strip_suffix('.').unwrap_or_else(|| beginning.trim_end_matches(['-', '_']))),
+        None => is_name(pattern),
+    };
+    if !is_name {
+        return Err(PatternError::Name);
+    }
+    // Of what begins so, all has to be in the namespace.
+    namespace(beginning.unwrap_or(pattern)).map(drop).ok_or(PatternError::NotNamespaced)
+}
+
+/// Whether a node takes a pod with these settings: upstream's default allowlist, which on Windows is empty, and what else it `allows`, by
+/// patterns of [`check_pattern`].
 ///
 /// # Errors
 /// Names the first setting that is not allowed.
-pub fn admit(pod: &Pod, os: NodeOs) -> Result<(), Refusal> {
+pub fn admit(pod: &Pod, os: NodeOs, allows: &[String]) -> Result<(), Refusal> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let host = HostNamespaces { network: spec.host_network == Some(true), ipc: spec.host_ipc == Some(true) };
     for sysctl in spec.security_context.iter().flat_map(|context| context.sysctls.iter().flatten()) {
         let name = with_dots(&sysctl.name);
-        let is_safe = !os.is_windows() && SAFE.contains(&name.as_str());
+        let matches = |pattern: &String| pattern.strip_suffix('*').map_or(*pattern == name, |beginning| name.starts_with(beginning));
+        let is_safe = !os.is_windows() && (SAFE.contains(&name.as_str()) || allows.iter().any(matches));
         let problem = match namespace(&name) {
             Some(namespace) if is_safe && host.has(namespace) => format!("not allowed with host {namespace} enabled"),
             Some(_) if is_safe => continue,
@@ -159,11 +188,16 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn refusal(os: NodeOs, mut spec: serde_json::Value, name: &str) -> Option<String> {
+    fn refusal(os: NodeOs, spec: serde_json::Value, name: &str) -> Option<String> {
+        refusal_with(os, spec, name, false)
+    }
+
+    fn refusal_with(os: NodeOs, mut spec: serde_json::Value, name: &str, allowed: bool) -> Option<String> {
         spec["containers"] = json!([{"name": "c", "image": "i"}]);
         spec["securityContext"] = json!({"sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1"}, {"name": name, "value": "1"}]});
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
-        let refusal = admit(&pod, os).err()?;
+        let allows = ["net.core.somaxconn".to_owned(), "kernel.msg*".to_owned()];
+        let refusal = admit(&pod, os, if allowed { &allows } else { &[] }).err()?;
         assert_eq!(refusal.reason, "SysctlForbidden");
         Some(refusal.message)
     }
@@ -181,6 +215,25 @@ mod tests {
         assert_eq!(host.as_deref(), Some("forbidden sysctl: \"net.ipv4.tcp_rmem\" not allowed with host net enabled"));
         let windows = refusal(NodeOs::Windows { build: 20348 }, json!({}), "kernel.shm_rmid_forced");
         assert_eq!(windows.as_deref(), Some("forbidden sysctl: \"net.ipv4.tcp_rmem\" not allowlisted"));
+    }
+
+    #[test]
+    fn a_node_may_allow_more() {
+        let allowed = |name| refusal_with(NodeOs::Linux, json!({}), name, true);
+        assert_eq!((allowed("net/core/somaxconn"), allowed("kernel.msgmax"), allowed("net.ipv4.tcp_wmem")), (None, None, None));
+        assert_eq!(allowed("net.core.rmem_max").as_deref(), Some("forbidden sysctl: \"net.core.rmem_max\" not allowlisted"));
+        assert_eq!(allowed("net.core.somaxconn.more").as_deref(), Some("forbidden sysctl: \"net.core.somaxconn.more\" not allowlisted"));
+        let host = refusal_with(NodeOs::Linux, json!({"hostIPC": true}), "kernel.msgmax", true);
+        assert_eq!(host.as_deref(), Some("forbidden sysctl: \"kernel.msgmax\" not allowed with host ipc enabled"));
+        for good in ["net.core.somaxconn", "net.*", "net.ipv4.tcp_*", "kernel.msg*", "kernel.shm*", "fs.mqueue.*", "kernel.sem"] {
+            assert_eq!(check_pattern(good), Ok(()), "{good}");
+        }
+        for bad in ["", "net..*", "Net.core", "net.*.x", "net. *", "net.-*"] {
+            assert_eq!(check_pattern(bad), Err(PatternError::Name), "{bad}");
+        }
+        for bad in ["*", "kernel.*", "kernel.panic", "vm.*", "net*", "fs.mqueue*"] {
+            assert_eq!(check_pattern(bad), Err(PatternError::NotNamespaced), "{bad}");
+        }
     }
 
     #[test]

@@ -203,6 +203,52 @@ pub struct ServerConfig {
     pub tls: TlsSettings,
 }
 
+/// How the agent registers its Node and keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registration {
+    /// Whether it makes the Node; else it waits for it (`registerNode`).
+    pub make: bool,
+    /// Which machine of a cloud it is; empty for none (`providerID`).
+    pub provider_id: String,
+    /// Most images that the status names; None for all (`nodeStatusMaxImages`).
+    pub max_images: Option<usize>,
+    /// How often the status is sent at least (`nodeStatusReportFrequency`).
+    pub report: Duration,
+    /// How long the lease holds, in seconds (`nodeLeaseDurationSeconds`).
+    pub lease_seconds: u32,
+}
+
+impl Default for Registration {
+    fn default() -> Self {
+        Registration { make: true, provider_id: String::new(), max_images: Some(50), report: Duration::from_secs(300), lease_seconds: 40 }
+    }
+}
+
+/// How a container runtime makes control groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cgroups {
+    /// As directories.
+    #[default]
+    Files,
+    /// As units of systemd.
+    Systemd,
+}
+
+/// What holds for all containers of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerSettings {
+    /// How the runtime makes control groups, where it does not say so itself (`cgroupDriver`).
+    pub cgroups: Cgroups,
+    /// Limits of `cpu` do not hold (`cpuCFSQuota: false`).
+    pub no_cpu_quota: bool,
+    /// One process of a container ends when its memory runs out, and not all (`singleProcessOOMKill`).
+    pub single_process_oom_kill: bool,
+    /// Containers without a seccomp profile have the runtime's (`seccompDefault`).
+    pub seccomp_default: bool,
+    /// Kernel settings that pods may have beside the safe ones, by name or beginning and `*` (`allowedUnsafeSysctls`).
+    pub unsafe_sysctls: Vec<String>,
+}
+
 /// Everything the agent needs.
 pub struct Config {
     /// API client with the node's identity (`system:node:NAME` in `system:nodes`).
@@ -231,6 +277,8 @@ pub struct Config {
     pub is_machine: bool,
     /// What pods do not get: `cpu`, `memory`, `ephemeral-storage`.
     pub reserved: Amounts,
+    pub registration: Registration,
+    pub containers: ContainerSettings,
     /// More labels for a new Node, within what NodeRestriction allows.
     pub labels: BTreeMap<String, String>,
     /// Taints for a new Node.
@@ -252,6 +300,8 @@ pub struct Config {
     pub static_pods: StaticPods,
     /// Where flexvolume drivers are, in the node's form (`volumePluginDir`).
     pub volume_plugin_dir: String,
+    /// Whether the server runs programs in containers, connects to pods and shows logs (`enableDebuggingHandlers`).
+    pub debugging: bool,
     /// Which logs of the node the server shows.
     pub system_logs: SystemLogs,
     /// Ids that a pod with users of its own has (`userNamespaces.idsPerPod`).

@@ -3,6 +3,7 @@
 mod names;
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use cri::defaults::{MASKED_PATHS, READONLY_PATHS};
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
@@ -11,7 +12,7 @@ use host::{NodeOs, PodPath};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext};
 use kube_rules::{container_path, expand};
 
-use crate::config::{Capacity, Resolver};
+use crate::config::{Capacity, Cgroups, Resolver};
 use crate::devices::Options;
 use crate::pod::resources::{self, Kernel};
 use crate::pod::{container_hash, containers, is_host_network};
@@ -48,6 +49,13 @@ pub(crate) struct NodeSide {
     pub cluster_domain: String,
     pub resolver: Resolver,
     pub kernel: Kernel,
+    /// How control groups are named, where the runtime does not say how.
+    pub cgroups: Cgroups,
+    /// What the runtime says of that.
+    pub runtime_cgroups: Arc<OnceLock<Cgroups>>,
+    /// Containers without a seccomp profile have the runtime's.
+    pub seccomp_default: bool,
+    pub unsafe_sysctls: Vec<String>,
 }
 
 /// Asks for Hyper-V isolation, with value `hyperv`, where feature switch `HyperVContainer` is on.
@@ -210,7 +218,7 @@ fn linux_sandbox(node: &NodeSide, pod: &Pod, users: Option<v1::UserNamespace>) -
         security.supplemental_groups = groups(&context);
         let sysctls = context.sysctls.unwrap_or_default();
         config.sysctls = sysctls.into_iter().map(|s| (kube_rules::sysctl::with_dots(&s.name), s.value)).collect();
-        config.cgroup_parent = cgroup_parent(pod);
+        config.cgroup_parent = cgroup_parent(node.runtime_cgroups.get().copied().unwrap_or(node.cgroups), pod);
         let none = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&none);
         config.resources = Some(resources::linux_sandbox(spec, &node.kernel));
@@ -230,12 +238,18 @@ fn groups(context: &PodSecurityContext) -> Vec<i64> {
     context.fs_group.into_iter().chain(context.supplemental_groups.clone().unwrap_or_default()).collect()
 }
 
-/// `/kubepods/burstable/podUID`, as the cgroupfs driver names it.
-fn cgroup_parent(pod: &Pod) -> String {
+/// `/kubepods/burstable/podUID`; of systemd a slice below slices, in whose names hyphens separate the levels.
+fn cgroup_parent(cgroups: Cgroups, pod: &Pod) -> String {
     let uid = text(&pod.metadata.uid);
-    match pod.spec.as_ref().map(kube_rules::qos_class) {
-        Some("Guaranteed") | None => format!("/kubepods/pod{uid}"),
-        Some(class) => format!("/kubepods/{}/pod{uid}", class.to_lowercase()),
+    let class = pod.spec.as_ref().map(kube_rules::qos_class).filter(|class| *class != "Guaranteed").map(str::to_lowercase);
+    match (cgroups, class) {
+        (Cgroups::Files, None) => format!("/kubepods/pod{uid}"),
+        (Cgroups::Files, Some(class)) => format!("/kubepods/{class}/pod{uid}"),
+        (Cgroups::Systemd, None) => format!("/kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_")),
+        (Cgroups::Systemd, Some(class)) => {
+            let uid = uid.replace('-', "_");
+            format!("/kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice")
+        }
     }
 }
 
@@ -401,16 +415,17 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
             no_new_privs: s.allow_privilege_escalation == Some(false),
             masked_paths: if open { Vec::new() } else { paths(MASKED_PATHS) },
             readonly_paths: if open { Vec::new() } else { paths(READONLY_PATHS) },
-            seccomp: Some(seccomp_profile(seccomp.as_ref(), || who(pod, c))?),
+            seccomp: Some(seccomp_profile(seccomp.as_ref(), node.seccomp_default, || who(pod, c))?),
             ..Default::default()
         }),
     })
 }
 
-fn seccomp_profile(profile: Option<&SeccompProfile>, container: impl Fn() -> String) -> Result<v1::SecurityProfile, SecurityError> {
+fn seccomp_profile(profile: Option<&SeccompProfile>, by_default: bool, container: impl Fn() -> String) -> Result<v1::SecurityProfile, SecurityError> {
     use v1::security_profile::ProfileType;
     let of = |kind: ProfileType| v1::SecurityProfile { profile_type: kind as i32, localhost_ref: String::new() };
     match profile {
+        None if by_default => Ok(of(ProfileType::RuntimeDefault)),
         None => Ok(of(ProfileType::Unconfined)),
         Some(p) => match p.type_.as_str() {
             "RuntimeDefault" => Ok(of(ProfileType::RuntimeDefault)),
@@ -465,6 +480,10 @@ mod tests {
             cluster_domain: "cluster.local".into(),
             resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], options: vec![] },
             kernel: Kernel::default(),
+            cgroups: Cgroups::Files,
+            runtime_cgroups: Arc::default(),
+            seccomp_default: false,
+            unsafe_sysctls: Vec::new(),
         }
     }
 
@@ -609,6 +628,44 @@ mod tests {
             (Some("Bidirectional"), PropagationBidirectional),
         ] {
             assert_eq!((propagation(NodeOs::Linux, mode), propagation(WIN, mode)), (linux, PropagationPrivate));
+        }
+    }
+
+    #[test]
+    fn containers_without_a_seccomp_profile_have_the_nodes_default() {
+        use v1::security_profile::ProfileType::{Localhost, RuntimeDefault, Unconfined};
+        for (context, default, want) in [
+            (json!({}), false, Unconfined),
+            (json!({}), true, RuntimeDefault),
+            (json!({"seccompProfile": {"type": "Unconfined"}}), true, Unconfined),
+            (json!({"seccompProfile": {"type": "RuntimeDefault"}}), false, RuntimeDefault),
+            (json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "a.json"}}), true, Localhost),
+        ] {
+            let (pod, side) = (pod(json!({"securityContext": context})), NodeSide { seccomp_default: default, ..node(NodeOs::Linux) });
+            let (c, image) = (&pod.spec.as_ref().unwrap().containers[0], ImageUse::default());
+            let profile = linux_container(&side, &pod, c, &image).unwrap().security_context.unwrap().seccomp.unwrap();
+            assert_eq!(profile.profile_type, want as i32, "{context} {default}");
+        }
+    }
+
+    #[test]
+    fn control_groups_are_named_as_their_driver_names_them() {
+        let resources = |cpu: &str| json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]});
+        let full = json!({"cpu": "1", "memory": "1Gi"});
+        let guaranteed = json!({"containers": [{"name": "c", "image": "i", "resources": {"requests": full, "limits": full}}]});
+        for (spec, files, systemd) in [
+            (json!({}), "/kubepods/besteffort/poda-b", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-poda_b.slice"),
+            (resources("1"), "/kubepods/burstable/poda-b", "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice"),
+            (guaranteed, "/kubepods/poda-b", "/kubepods.slice/kubepods-poda_b.slice"),
+        ] {
+            let mut pod = pod(spec);
+            pod.metadata.uid = Some("a-b".into());
+            assert_eq!((cgroup_parent(Cgroups::Files, &pod).as_str(), cgroup_parent(Cgroups::Systemd, &pod).as_str()), (files, systemd));
+            // What the runtime says counts more than what the node was told.
+            let side = NodeSide { cgroups: Cgroups::Systemd, ..node(NodeOs::Linux) };
+            assert_eq!(linux_sandbox(&side, &pod, None).cgroup_parent, systemd);
+            side.runtime_cgroups.set(Cgroups::Files).unwrap();
+            assert_eq!(linux_sandbox(&side, &pod, None).cgroup_parent, files);
         }
     }
 

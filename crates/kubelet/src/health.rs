@@ -1,5 +1,6 @@
 //! Whether the runtime and its network are ready, asked of CRI Status, and whether the Host Networking Service of a Windows node answers.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cri::v1;
@@ -9,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::config::Polls;
+use crate::config::{Cgroups, Polls};
 use crate::go_time::go_duration;
 
 /// A way in which the runtime runs pods.
@@ -113,15 +114,21 @@ pub(crate) async fn follow(
     client: cri::Client,
     Polls { runtime: steady, patience, .. }: Polls,
     mut host_network: Option<watch::Receiver<Health>>,
+    cgroups: Arc<OnceLock<Cgroups>>,
     health: watch::Sender<RuntimeHealth>,
 ) {
     let mut unready = 0u32;
     let mut failures = 0u32;
     let mut log = Log::default();
     let mut changed: Option<Instant> = None;
+    let mut asked = false;
     loop {
         let seen = look_long(&client, patience, &health).await.with(host_network.as_mut().map(|health| health.borrow_and_update().clone()));
         log.note(&seen, Instant::now());
+        // Before anybody hears of the runtime, and makes a sandbox.
+        if !seen.name.is_empty() && !asked {
+            asked = tokio::time::timeout(patience, ask_driver(&client, &cgroups)).await.unwrap_or(false);
+        }
         // Single failed calls of a healthy runtime are no news (upstream waits 30 s).
         failures = if seen.name.is_empty() { failures + 1 } else { 0 };
         let hide = failures > 0 && failures < 3 && health.borrow().runtime_ready;
@@ -197,6 +204,23 @@ async fn look_long(client: &cri::Client, patience: Duration, health: &watch::Sen
             (health.runtime_ready, health.connects, health.messages) = (false, false, vec![message]);
         });
     }
+}
+
+/// Asks how the runtime makes control groups, which containerd says from 2.0 on and CRI-O from 1.28 on. Returns whether there is an answer, that
+/// it does not know the call among them.
+async fn ask_driver(client: &cri::Client, cgroups: &OnceLock<Cgroups>) -> bool {
+    let config = match client.runtime_config(v1::RuntimeConfigRequest::default()).await {
+        Ok(config) => config,
+        Err(error) => return error.kind() == cri::Kind::Unimplemented,
+    };
+    let driver = config.linux.and_then(|linux| v1::CgroupDriver::try_from(linux.cgroup_driver).ok());
+    if let Some(driver) = driver {
+        cgroups.get_or_init(|| match driver {
+            v1::CgroupDriver::Systemd => Cgroups::Systemd,
+            v1::CgroupDriver::Cgroupfs => Cgroups::Files,
+        });
+    }
+    true
 }
 
 async fn look(client: &cri::Client) -> RuntimeHealth {

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use thiserror_ext::AsReport;
 use tokio::sync::watch;
 
-use crate::config::{Capacity, Config};
+use crate::config::{Capacity, Config, Registration};
 use crate::cri_config::NodeSide;
 use crate::devices::{Count, Devices};
 use crate::eviction::{Eviction, Pressure, Signal};
@@ -31,9 +31,6 @@ use crate::services;
 
 /// Resources of huge pages, before their size.
 const HUGE_PAGES: &str = "hugepages-";
-
-/// Status goes to the API at least this often.
-const REPORT: Duration = Duration::from_secs(5 * 60);
 
 /// Everything the Node says that does not change while the agent runs.
 pub(crate) struct NodeFacts {
@@ -46,6 +43,7 @@ pub(crate) struct NodeFacts {
     pub port: u16,
     pub capacity: Amounts,
     pub allocatable: Amounts,
+    pub registration: Registration,
 }
 
 impl NodeFacts {
@@ -62,6 +60,7 @@ impl NodeFacts {
             port: config.server.as_ref().and_then(|s| s.listener.local_addr().ok()).map_or(10250, |a| a.port()),
             capacity,
             allocatable,
+            registration: config.registration.clone(),
         }
     }
 
@@ -90,6 +89,10 @@ impl NodeFacts {
     fn object(&self, status: &Value) -> Value {
         let mut labels = self.labels.clone();
         labels.extend(self.asserted_labels());
+        let mut spec = json!({"taints": self.taints});
+        if !self.registration.provider_id.is_empty() {
+            spec["providerID"] = self.registration.provider_id.clone().into();
+        }
         json!({
             "apiVersion": "v1",
             "kind": "Node",
@@ -98,7 +101,7 @@ impl NodeFacts {
                 "labels": labels,
                 "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
             },
-            "spec": {"taints": self.taints},
+            "spec": spec,
             "status": status,
         })
     }
@@ -122,7 +125,7 @@ impl NodeFacts {
             "capacity": quantities(&self.capacity),
             "conditions": self.conditions(health, pressures, old, now),
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.port}},
-            "images": image_list(images),
+            "images": image_list(images, self.registration.max_images),
             "nodeInfo": {
                 "architecture": self.facts.architecture,
                 "bootID": self.facts.boot_id,
@@ -247,15 +250,15 @@ fn seconds(t: Timestamp) -> Time {
     Time(Timestamp::from_second(t.as_second()).unwrap_or(t))
 }
 
-/// At most 50 images, biggest first, at most 5 names each.
-fn image_list(images: &[v1::Image]) -> Vec<Value> {
+/// At most so many images, biggest first, at most 5 names each.
+fn image_list(images: &[v1::Image], most: Option<usize>) -> Vec<Value> {
     let mut sorted: Vec<&v1::Image> = images.iter().collect();
     sorted.sort_by_key(|i| (std::cmp::Reverse(i.size), i.id.clone()));
     let entry = |i: &&v1::Image| {
         let names: Vec<&String> = i.repo_digests.iter().chain(&i.repo_tags).take(5).collect();
         (!names.is_empty()).then(|| json!({"names": names, "sizeBytes": i.size}))
     };
-    sorted.iter().filter_map(entry).take(50).collect()
+    sorted.iter().filter_map(entry).take(most.unwrap_or(usize::MAX)).collect()
 }
 
 /// Whether two statuses differ in more than heartbeats.
@@ -328,6 +331,8 @@ pub(crate) struct NodeKeeper {
     pub recorder: EventRecorder,
     /// How often the status is computed.
     pub poll: Duration,
+    /// How often it goes to the API at least.
+    pub report: Duration,
     /// What the node is short of.
     pub pressures: watch::Receiver<BTreeSet<Pressure>>,
     /// Whether the machine is about to go down.
@@ -393,6 +398,9 @@ impl NodeKeeper {
 
     async fn try_register(&self) -> kube::Result<Node> {
         let api = self.api();
+        if !self.facts.registration.make {
+            return self.found().await;
+        }
         let status = self.compute(&NodeStatus::default()).await;
         let object: Node = serde_json::from_value(self.facts.object(&status)).map_err(kube::Error::SerdeError)?;
         let existing = match api.create(&PostParams::default(), &object).await {
@@ -418,6 +426,25 @@ impl NodeKeeper {
         if self.devices.is_first() {
             clear_devices(&mut status, &old);
         }
+        self.patch_status(&status).await
+    }
+
+    /// The Node that somebody else makes: waits for it.
+    async fn found(&self) -> kube::Result<Node> {
+        let mut nodes = self.node.changed();
+        let mut told = false;
+        let node = loop {
+            if let Some(node) = self.node.get(Key::cluster(self.facts.name())) {
+                break node;
+            }
+            if !std::mem::replace(&mut told, true) && self.node.is_synced() {
+                tracing::info!(node = self.facts.name(), "waiting for the Node object: registerNode is off, so that somebody else has to make it");
+            }
+            // The informer lives as long as the agent.
+            let _ = tokio::time::timeout(self.poll, nodes.changed()).await;
+        };
+        self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
+        let status = self.compute(&node.status.clone().unwrap_or_default()).await;
         self.patch_status(&status).await
     }
 
@@ -454,7 +481,7 @@ impl NodeKeeper {
             let now = self.compute(&old).await;
             // The life-cycle controller writes Unknown when the lease has not been renewed for long.
             let overruled = node.is_some() && is_status_ready(&serde_json::to_value(&old).unwrap_or_default()) != is_status_ready(&last);
-            if overruled || differs(&now, &last) || reported.elapsed() >= REPORT {
+            if overruled || differs(&now, &last) || reported.elapsed() >= self.report {
                 match self.patch_status(&now).await {
                     Ok(_) => {
                         backoff.reset();
@@ -557,6 +584,10 @@ mod tests {
                 cluster_domain: String::new(),
                 resolver: Resolver::default(),
                 kernel: Default::default(),
+                cgroups: Default::default(),
+                runtime_cgroups: Default::default(),
+                seccomp_default: false,
+                unsafe_sysctls: vec![],
             },
             facts: HostFacts::simulated(os, "m", "b"),
             version: "v1.36.2+mullion.0.1.0".into(),
@@ -566,6 +597,7 @@ mod tests {
             port: 10250,
             capacity: Amounts::from([("cpu".to_owned(), Quantity::from_millis(8000))]),
             allocatable: Amounts::new(),
+            registration: Registration::default(),
         }
     }
 
@@ -664,10 +696,21 @@ mod tests {
     }
 
     #[test]
+    fn a_node_says_which_machine_of_a_cloud_it_is() {
+        let mut facts = facts();
+        assert_eq!(facts.object(&json!({}))["spec"], json!({"taints": []}));
+        facts.registration.provider_id = "cloud://zone/7".into();
+        assert_eq!(facts.object(&json!({}))["spec"]["providerID"], "cloud://zone/7");
+    }
+
+    #[test]
     fn images_are_bounded() {
         let image = |n: u64| v1::Image { id: format!("i{n}"), repo_tags: vec![format!("t{n}"); 9], size: n, ..Default::default() };
-        let list = image_list(&(0..70).map(image).collect::<Vec<_>>());
-        assert_eq!(list.len(), 50);
+        let images: Vec<_> = (0..70).map(image).collect();
+        for (most, length) in [(Some(50), 50), (Some(0), 0), (Some(80), 70), (None, 70)] {
+            assert_eq!(image_list(&images, most).len(), length);
+        }
+        let list = image_list(&images, Some(50));
         assert_eq!(list[0]["sizeBytes"], 69);
         assert_eq!(list[0]["names"].as_array().unwrap().len(), 5);
     }

@@ -161,7 +161,8 @@ fn serve(config: &mut Config, server: ServerConfig, agent: Arc<Agent>, tasks: &m
     tasks.spawn(forever(follower.run(current)));
     let auth = Auth::new(config.client.clone());
     let certificates = config.client_certificate.take().into_iter().chain(counts);
-    let state = Arc::new(Server::new(agent, auth, configz(config), config.system_logs, config.hcn.take(), certificates));
+    let shows = server::Shows { debugging: config.debugging, system_logs: config.system_logs };
+    let state = Arc::new(Server::new(agent, auth, configz(config), shows, config.hcn.take(), certificates));
     tasks.spawn(server::serve(state, server.listener, tls));
     Ok(())
 }
@@ -198,9 +199,13 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         cluster_domain: config.cluster_domain.clone(),
         resolver: config.resolver.clone(),
         kernel: kernel(config),
+        cgroups: config.containers.cgroups,
+        runtime_cgroups: Arc::default(),
+        seccomp_default: config.containers.seccomp_default,
+        unsafe_sysctls: config.containers.unsafe_sysctls.clone(),
     };
     let (sender, health) = watch::channel(RuntimeHealth::default());
-    tasks.spawn(forever(health::follow(cri.clone(), config.polls, config.host_network.clone(), sender)));
+    tasks.spawn(forever(health::follow(cri.clone(), config.polls, config.host_network.clone(), side.runtime_cgroups.clone(), sender)));
     let this_node = Selection::fields(format!("metadata.name={}", config.node_name)).of(&config.api);
     let slim = |n: &Node| {
         let mut n = n.clone();
@@ -278,7 +283,7 @@ fn providers(config: &Config, tokens: Arc<TokenCache>) -> Result<Providers, Prov
 fn kernel(config: &Config) -> Kernel {
     let has = |path: &str| config.root.parse(path).is_ok_and(|path| config.root.kind(&path).is_ok_and(|kind| kind.is_some()));
     if config.os.is_windows() || !config.is_machine {
-        return Kernel::default();
+        return Kernel { no_quota: config.containers.no_cpu_quota, ..Kernel::default() };
     }
     let unified = has("/sys/fs/cgroup/cgroup.controllers");
     let swap = match unified {
@@ -286,7 +291,13 @@ fn kernel(config: &Config) -> Kernel {
         true => cgroup_of_self(&config.root).is_some_and(|own| has(&format!("/sys/fs/cgroup{own}/memory.swap.max"))),
         false => has("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"),
     };
-    Kernel { unified, swap, huge_pages: config.huge_pages.keys().copied().collect() }
+    Kernel {
+        unified,
+        swap,
+        ends_whole: !config.containers.single_process_oom_kill,
+        no_quota: config.containers.no_cpu_quota,
+        huge_pages: config.huge_pages.keys().copied().collect(),
+    }
 }
 
 /// The control group of this process, of version 2.
@@ -307,20 +318,21 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         images: Images::new(ground.cri.clone()),
         recorder: ground.recorder.clone(),
         poll: config.polls.node,
+        report: config.registration.report,
         pressures: ground.pressures.subscribe(),
         goes_down: ground.goes_down.subscribe(),
         in_use: ground.in_use.clone(),
         devices: ground.devices.clone(),
         device_changes: ground.devices.changes(),
     };
-    let (client, name) = (config.client.clone(), config.node_name.clone());
+    let (client, name, lease) = (config.client.clone(), config.node_name.clone(), config.registration.lease_seconds);
     tasks.spawn(forever(async move {
         // The first look at the runtime and at the API, so that the Node is complete (and perhaps Ready) from birth.
         let runtime = async { drop(first.wait_for(|h| !h.name.is_empty()).await) };
         let _ = tokio::time::timeout(FIRST_LOOK, async { tokio::join!(runtime, keeper.lists.complete()) }).await;
         let registered = keeper.register().await;
         let uid = registered.metadata.uid.clone().unwrap_or_default();
-        tokio::join!(keeper.keep(registered), cluster::keep_node_lease(client, &name, &uid));
+        tokio::join!(keeper.keep(registered), cluster::keep_node_lease(client, &name, &uid, lease));
     }));
 }
 
@@ -532,9 +544,9 @@ fn configz(config: &Config) -> serde_json::Value {
         "imageGCLowThresholdPercent": config.images.low_percent,
         "imageMinimumGCAge": go_duration(config.images.min_age),
         "nodeStatusUpdateFrequency": go_duration(config.polls.node),
-        "nodeStatusReportFrequency": "5m0s",
-        "nodeLeaseDurationSeconds": 40,
-        "syncFrequency": "1m0s",
+        "nodeStatusReportFrequency": go_duration(config.registration.report),
+        "nodeLeaseDurationSeconds": config.registration.lease_seconds,
+        "syncFrequency": go_duration(config.polls.pod),
     });
     if let serde_json::Value::Object(members) = in_effect {
         members.into_iter().for_each(|(name, value)| document[name] = value);

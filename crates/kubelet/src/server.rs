@@ -47,9 +47,18 @@ pub(crate) struct Server {
     pub agent: Arc<Agent>,
     pub auth: Auth,
     pub configz: serde_json::Value,
+    /// Whether it runs programs in containers, connects to pods and shows logs.
+    pub debugging: bool,
     pub system_logs: SystemLogs,
     pub hcn: Option<hcn::HcnClient>,
     metrics: Registry,
+}
+
+/// What the server offers beside health, pods and figures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shows {
+    pub debugging: bool,
+    pub system_logs: SystemLogs,
 }
 
 impl Server {
@@ -57,16 +66,17 @@ impl Server {
         agent: Arc<Agent>,
         auth: Auth,
         configz: serde_json::Value,
-        system_logs: SystemLogs,
+        shows: Shows,
         hcn: Option<hcn::HcnClient>,
         certificates: impl IntoIterator<Item = Arc<Counts>>,
     ) -> Self {
+        let Shows { debugging, system_logs } = shows;
         let mut metrics = crate::stats::registry(&agent);
         certificates.into_iter().for_each(|counts| metrics.register_collector(Box::new(Shown(counts))));
         if let Some(client) = &hcn {
             metrics.register_collector(Box::new(hcn_calls::Metrics(client.clone())));
         }
-        Self { agent, auth, configz, system_logs, hcn, metrics }
+        Self { agent, auth, configz, debugging, system_logs, hcn, metrics }
     }
 }
 
@@ -137,6 +147,9 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
             return text(StatusCode::INTERNAL_SERVER_ERROR, format!("checking authorization failed: {error}"));
         }
     }
+    if !server.debugging && is_debugging(&path) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
+    }
     if streams::is_stream(&path) {
         return match *request.method() {
             Method::GET | Method::POST => streams::serve(server, request).await,
@@ -153,6 +166,14 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
     handlers::route(server, &path, request.uri().query().unwrap_or_default(), format).await
 }
 
+/// Whether a path is served only where `enableDebuggingHandlers` is on (upstream `InstallDebuggingDisabledHandlers`), or is of ours alone and
+/// tells as much.
+fn is_debugging(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    let upstream = ["attach", "configz", "containerLogs", "debug", "exec", "logs", "portForward", "run", "runningpods"];
+    upstream.contains(&first) || matches!(first, "checkpoint" | "explain")
+}
+
 /// Serves `/healthz` in plain HTTP for ever: what kubeadm waits for.
 pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
@@ -164,4 +185,24 @@ pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> 
         }
     };
     match listen::serve_http(listener, HEALTHZ_LIMITS, service).await {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_debugging_needs_can_be_switched_off_and_the_rest_stays() {
+        for path in
+            ["/exec/ns/p/c", "/run/ns/p/c", "/attach/ns/p/c", "/portForward/ns/p", "/containerLogs/ns/p/c", "/runningpods/", "/logs/", "/logs"]
+        {
+            assert!(is_debugging(path), "{path}");
+        }
+        for path in ["/debug/pprof/", "/debug/hcn", "/configz", "/explain/ns/p", "/checkpoint/ns/p/c", "//exec/ns/p/c"] {
+            assert!(is_debugging(path), "{path}");
+        }
+        for path in ["/healthz", "/pods", "/stats/summary", "/metrics", "/metrics/resource", "/metrics/probes", "/", ""] {
+            assert!(!is_debugging(path), "{path}");
+        }
+    }
 }

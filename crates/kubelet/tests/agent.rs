@@ -33,6 +33,8 @@ mod probes;
 mod resize;
 #[path = "agent/secrets.rs"]
 mod secrets;
+#[path = "agent/settings.rs"]
+mod settings;
 #[path = "agent/shutdown.rs"]
 mod shutdown;
 #[path = "agent/static_pods.rs"]

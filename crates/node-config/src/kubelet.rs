@@ -3,6 +3,7 @@
 pub mod drop_ins;
 mod ignored;
 mod image_pulls;
+mod node;
 mod shutdown;
 mod taint;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use crate::duration::GoDuration;
 use crate::kube_proxy::Logging;
 use crate::values::empty_is_none;
 pub use image_pulls::{UnknownPolicy, VerificationPolicy};
+pub use node::{CgroupDriver, LeaseSeconds, UnsafeSysctl};
 pub use shutdown::{ShutdownError, ShutdownGracePeriodByPodPriority};
 pub use taint::{Taint, TaintEffect};
 
@@ -132,10 +134,37 @@ pub struct KubeletConfiguration {
     pub preloaded_images_verification_allowlist: Vec<String>,
     /// How often the Node's status is computed.
     pub node_status_update_frequency: GoDuration,
+    /// How often it is sent at least, though nothing changed.
+    pub node_status_report_frequency: GoDuration,
+    /// How long the node's lease holds, in seconds; it is renewed four times as often.
+    pub node_lease_duration_seconds: LeaseSeconds,
+    /// Most images that the Node's status names; -1 for no such bound.
+    pub node_status_max_images: i32,
+    /// How often each pod is looked at, though nothing says that it changed.
+    pub sync_frequency: GoDuration,
+    /// Whether the agent makes its Node.
+    pub register_node: bool,
+    /// Which machine of a cloud the Node is, written into a Node that is registered.
+    #[serde(rename = "providerID")]
+    pub provider_id: String,
     /// Taints of a Node that is registered.
     pub register_with_taints: Vec<Taint>,
     /// The resolver of pods with `dnsPolicy: Default`: a file of the form of resolv.conf, empty for none. Without a value it is the machine's.
     pub resolv_conf: Option<String>,
+    /// Whether the server runs programs in containers, connects to pods and shows logs.
+    pub enable_debugging_handlers: bool,
+    /// How the container runtime makes control groups, where it does not say so itself.
+    pub cgroup_driver: CgroupDriver,
+    /// Whether limits of `cpu` hold.
+    #[serde(rename = "cpuCFSQuota")]
+    pub cpu_cfs_quota: bool,
+    /// Whether one process of a container ends when memory runs out, and not all of them, which needs control groups of version 2.
+    #[serde(rename = "singleProcessOOMKill")]
+    pub single_process_oom_kill: bool,
+    /// Whether containers without a seccomp profile have the runtime's.
+    pub seccomp_default: bool,
+    /// Kernel settings that pods may have beside the safe ones; a `*` at the end stands for any rest.
+    pub allowed_unsafe_sysctls: Vec<UnsafeSysctl>,
     /// Whether the server shows the node's files of logs.
     pub enable_system_log_handler: bool,
     /// Whether it answers queries for the logs of services, too.
@@ -263,6 +292,18 @@ impl Default for KubeletConfiguration {
             image_pull_credentials_verification_policy: VerificationPolicy::default(),
             preloaded_images_verification_allowlist: Vec::new(),
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),
+            node_status_report_frequency: GoDuration(Duration::from_secs(300)),
+            node_lease_duration_seconds: LeaseSeconds::default(),
+            node_status_max_images: 50,
+            sync_frequency: GoDuration(Duration::from_secs(60)),
+            register_node: true,
+            provider_id: String::new(),
+            enable_debugging_handlers: true,
+            cgroup_driver: CgroupDriver::default(),
+            cpu_cfs_quota: true,
+            single_process_oom_kill: false,
+            seccomp_default: false,
+            allowed_unsafe_sysctls: Vec::new(),
             register_with_taints: Vec::new(),
             resolv_conf: None,
             enable_system_log_handler: true,
@@ -277,7 +318,7 @@ impl Document for KubeletConfiguration {
     const API_VERSION: &'static str = "kubelet.config.k8s.io/v1beta1";
     const KIND: &'static str = "KubeletConfiguration";
     // `healthzPort: 0` switches the health checks off, as upstream.
-    const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods"];
+    const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods", "nodeLeaseDurationSeconds"];
     const MAPS: &'static [&'static str] = &[
         "featureGates",
         "evictionHard",
@@ -321,6 +362,9 @@ impl Document for KubeletConfiguration {
         self.eviction_minimum_reclaim.retain(|signal, _| !of_containers(signal));
         if is_given("evictionHard") {
             self.eviction_hard.keep_empty();
+        }
+        if is_given("nodeStatusUpdateFrequency") && !is_given("nodeStatusReportFrequency") {
+            self.node_status_report_frequency = self.node_status_update_frequency;
         }
         self.drop_unknown_gates(warnings);
     }

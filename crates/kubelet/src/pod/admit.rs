@@ -12,6 +12,8 @@ pub(crate) struct NodeView<'a> {
     pub allocatable: &'a Amounts,
     /// Whether the pod runs in a virtual machine of its own, where images of older builds fit too.
     pub isolated: bool,
+    /// Kernel settings that it allows beside the safe ones, by name or beginning and `*`.
+    pub unsafe_sysctls: &'a [String],
     /// The pod is a static one, which the node's taints do not concern.
     pub is_static: bool,
 }
@@ -30,7 +32,7 @@ pub(crate) fn admit_but_resources<'a>(pod: &Pod, node: &NodeView<'_>, others: im
 }
 
 fn admit_system(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
-    sysctl::admit(pod, node.os)?;
+    sysctl::admit(pod, node.os, node.unsafe_sysctls)?;
     admit_os(pod, node.os, node.isolated)
 }
 
@@ -150,7 +152,14 @@ mod tests {
             ("pods".to_owned(), Quantity::from_units(2)),
             ("example.com/seat".to_owned(), Quantity::from_units(3)),
         ]);
-        let view = NodeView { os: NodeOs::Windows { build: 20348 }, node: Some(&node), allocatable: &allocatable, isolated: false, is_static: false };
+        let view = NodeView {
+            os: NodeOs::Windows { build: 20348 },
+            node: Some(&node),
+            allocatable: &allocatable,
+            isolated: false,
+            unsafe_sysctls: &[],
+            is_static: false,
+        };
         admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason.into_owned(), r.message))
     }
 

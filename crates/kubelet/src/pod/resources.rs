@@ -12,6 +12,10 @@ use kube_rules::{Quantity, pod_limits, pod_requests, static_pod};
 pub(crate) struct Kernel {
     /// Control groups are those of version 2.
     pub unified: bool,
+    /// All processes of a container end when its memory runs out, and not one of them.
+    pub ends_whole: bool,
+    /// Limits of `cpu` do not hold.
+    pub no_quota: bool,
     /// Swap is counted.
     pub swap: bool,
     /// Sizes of its huge pages, in bytes.
@@ -54,13 +58,12 @@ fn calculate(request: Option<Quantity>, limit: Option<Quantity>, memory: Option<
     let quota = limit.map_or(0, Quantity::milli_value).saturating_mul(PERIOD / 1000);
     let mut resources = LinuxContainerResources {
         cpu_shares: (millis.saturating_mul(1024) / 1000).clamp(2, 262_144),
-        cpu_quota: if quota == 0 { 0 } else { quota.max(LEAST_QUOTA) },
-        cpu_period: PERIOD,
+        cpu_quota: if quota == 0 || kernel.no_quota { 0 } else { quota.max(LEAST_QUOTA) },
+        cpu_period: if kernel.no_quota { 0 } else { PERIOD },
         memory_limit_in_bytes: memory.map_or(0, Quantity::value),
         ..Default::default()
     };
-    if kernel.unified {
-        // When memory runs out all processes of a container end, not one of them.
+    if kernel.unified && kernel.ends_whole {
         resources.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
     resources
@@ -213,15 +216,23 @@ mod tests {
     #[test]
     fn a_container_gets_no_swap_and_ends_as_a_whole() {
         let spec = json!({"containers": [container(json!({"limits": {"memory": "64Mi"}}))]});
-        for (unified, swap, limit, want) in [
-            (false, false, 0, json!({})),
-            (false, true, 64 << 20, json!({})),
-            (true, false, 0, json!({"memory.oom.group": "1"})),
-            (true, true, 0, json!({"memory.oom.group": "1", "memory.swap.max": "0"})),
+        for (unified, ends_whole, swap, limit, want) in [
+            (false, true, false, 0, json!({})),
+            (false, true, true, 64 << 20, json!({})),
+            (true, true, false, 0, json!({"memory.oom.group": "1"})),
+            (true, false, false, 0, json!({})),
+            (true, true, true, 0, json!({"memory.oom.group": "1", "memory.swap.max": "0"})),
         ] {
-            let l = of(spec.clone(), &Kernel { unified, swap, huge_pages: vec![] });
-            assert_eq!((l.memory_swap_limit_in_bytes, json!(l.unified)), (limit, want), "{unified} {swap}");
+            let l = of(spec.clone(), &Kernel { unified, ends_whole, swap, ..Kernel::default() });
+            assert_eq!((l.memory_swap_limit_in_bytes, json!(l.unified)), (limit, want), "{unified} {ends_whole} {swap}");
         }
+    }
+
+    #[test]
+    fn quotas_can_be_switched_off() {
+        let spec = json!({"containers": [container(json!({"limits": {"cpu": "500m"}}))]});
+        let l = of(spec, &Kernel { no_quota: true, ..Kernel::default() });
+        assert_eq!((l.cpu_shares, l.cpu_quota, l.cpu_period), (512, 0, 0));
     }
 
     #[test]
@@ -279,7 +290,7 @@ mod tests {
         let without = pod(json!({"containers": [container(json!({}))]}));
         let spec = without.spec.as_ref().unwrap();
         assert_eq!(linux_overhead(spec, &Kernel { unified: true, ..Kernel::default() }), LinuxContainerResources::default());
-        let sum = linux_sandbox(spec, &Kernel { unified: true, swap: true, huge_pages: vec![GI] });
+        let sum = linux_sandbox(spec, &Kernel { unified: true, ends_whole: true, swap: true, huge_pages: vec![GI], no_quota: false });
         assert_eq!((sum.cpu_shares, sum.cpu_quota, json!(sum.unified)), (2, 0, json!({"memory.oom.group": "1"})));
         assert!(sum.hugepage_limits.is_empty());
     }

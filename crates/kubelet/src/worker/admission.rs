@@ -93,7 +93,15 @@ impl Worker {
             let node = agent.node.get(cluster::Key::cluster(&agent.side.node_name));
             let mut allocatable = agent.allocatable.clone();
             agent.devices.add_allocatable(&mut allocatable);
-            let view = NodeView { os: agent.side.os, node: node.as_deref(), allocatable: &allocatable, isolated, is_static: self.is_static };
+            let side = &agent.side;
+            let view = NodeView {
+                os: agent.side.os,
+                node: node.as_deref(),
+                allocatable: &allocatable,
+                isolated,
+                unsafe_sysctls: &side.unsafe_sysctls,
+                is_static: self.is_static,
+            };
             let others = admitted.iter().filter(|(uid, _)| !preempted.contains(*uid));
             let pods = others.clone().map(|(_, other)| &**other);
             if !eviction::is_critical(pod, self.is_static) {

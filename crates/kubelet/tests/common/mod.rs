@@ -69,6 +69,12 @@ pub struct World {
     pub machine: Option<tokio::sync::mpsc::UnboundedSender<kubelet::Announcement>>,
     /// Where the next agent's static pods come from.
     pub static_pods: kubelet::StaticPods,
+    /// How the next agent registers its Node.
+    pub registration: kubelet::Registration,
+    /// What holds for all containers of the next agent.
+    pub containers: kubelet::ContainerSettings,
+    /// Whether the next agent's server runs programs in containers and shows logs.
+    pub debugging: bool,
     /// Which logs of its node the next agent shows.
     pub system_logs: kubelet::SystemLogs,
     boot: u32,
@@ -132,6 +138,9 @@ impl World {
             shutdown: Vec::new(),
             machine: None,
             static_pods: kubelet::StaticPods::default(),
+            registration: kubelet::Registration::default(),
+            containers: kubelet::ContainerSettings::default(),
+            debugging: true,
             system_logs: kubelet::SystemLogs { files: true, queries: true },
             boot: 0,
             agent: None,
@@ -214,6 +223,9 @@ impl World {
             taints: vec![],
             device_plugins: true,
             ids_per_pod: 65536,
+            registration: self.registration.clone(),
+            containers: self.containers.clone(),
+            debugging: self.debugging,
             system_logs: self.system_logs,
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),

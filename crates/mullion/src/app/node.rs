@@ -17,10 +17,10 @@ use k8s_openapi::api::core::v1::{Namespace, Taint};
 use kube::Api;
 use kube::api::{ListParams, ObjectList};
 use kube::core::PartialObjectMeta;
-use node_config::kubelet::VerificationPolicy;
 use kubelet::certificates::identity::{self, Identity};
 use kubelet::certificates::manager::Purpose;
 use kubelet::certificates::serving::{ServingCertificate, TlsSettings};
+use node_config::kubelet::{CgroupDriver, VerificationPolicy};
 use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
 use node_config::{ConfigError, KubeletConfiguration, document};
@@ -408,6 +408,9 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
     if node.os.is_windows() && kubelet.user_namespaces != Default::default() {
         bail!("invalid configuration: userNamespaces is not supported on Windows; leave it out");
     }
+    if node.os.is_windows() && kubelet.single_process_oom_kill {
+        bail!("invalid configuration: singleProcessOOMKill is not supported on Windows; leave it out");
+    }
     let machine = Machine::read().context("the machine does not say how large it is")?;
     Ok(kubelet::Config {
         client,
@@ -432,7 +435,10 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         dead_containers: dead_containers(node),
         images: image_collection(config)?,
         image_credentials: image_credentials(config)?,
-        polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, ..kubelet::Polls::default() },
+        registration: registration(kubelet),
+        containers: container_settings(kubelet),
+        debugging: kubelet.enable_debugging_handlers,
+        polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, pod: kubelet.sync_frequency.0, ..kubelet::Polls::default() },
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         device_plugins: true,
@@ -459,6 +465,31 @@ fn healthz(kubelet: &KubeletConfiguration) -> Result<Option<TcpListener>> {
     }
     let at = SocketAddr::new(kubelet.healthz_bind_address, kubelet.healthz_port);
     TcpListener::bind(at).map(Some).with_context(|| format!("the node agent cannot listen on {at}: end the other node agent of this machine"))
+}
+
+/// How the agent registers its Node and keeps it.
+fn registration(kubelet: &KubeletConfiguration) -> kubelet::Registration {
+    kubelet::Registration {
+        make: kubelet.register_node,
+        provider_id: kubelet.provider_id.clone(),
+        max_images: kubelet.node_status_max_images.try_into().ok(),
+        report: kubelet.node_status_report_frequency.0,
+        lease_seconds: kubelet.node_lease_duration_seconds.0,
+    }
+}
+
+/// What holds for all containers.
+fn container_settings(kubelet: &KubeletConfiguration) -> kubelet::ContainerSettings {
+    kubelet::ContainerSettings {
+        cgroups: match kubelet.cgroup_driver {
+            CgroupDriver::Cgroupfs => kubelet::Cgroups::Files,
+            CgroupDriver::Systemd => kubelet::Cgroups::Systemd,
+        },
+        no_cpu_quota: !kubelet.cpu_cfs_quota,
+        single_process_oom_kill: kubelet.single_process_oom_kill,
+        seccomp_default: kubelet.seccomp_default,
+        unsafe_sysctls: kubelet.allowed_unsafe_sysctls.iter().map(ToString::to_string).collect(),
+    }
 }
 
 /// How long dead containers stay.

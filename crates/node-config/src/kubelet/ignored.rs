@@ -10,13 +10,14 @@ const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
 const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
 const NETWORK: &str = "the pod network and the service proxy care for it";
-const NODE: &str = "the agent registers its Node by fixed rules";
+const PROFILES: &str = "the server has no profiles";
 const KERNEL: &str = "the kernel's settings stay as they are";
+
+const TOPOLOGY: &str = "pods get processors, memory and devices of whichever NUMA node has them; set none, or leave it out";
 
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
     ("podLogsDir", "logs of pods are in /var/log/pods"),
-    ("syncFrequency", PERIODS),
     ("readOnlyPort", SERVER),
     ("authentication.webhook.enabled", SERVER),
     ("authentication.webhook.cacheTTL", SERVER),
@@ -28,30 +29,24 @@ const IGNORED: &[(&str, &str)] = &[
     ("registryBurst", RUNTIME),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
-    ("enableDebuggingHandlers", SERVER),
-    ("enableContentionProfiling", SERVER),
-    ("enableProfilingHandler", SERVER),
-    ("enableDebugFlagsHandler", SERVER),
+    ("enableContentionProfiling", PROFILES),
+    ("enableProfilingHandler", PROFILES),
+    ("enableDebugFlagsHandler", "the level of the log is set where the agent is started"),
     ("oomScoreAdj", "whoever starts the agent can set it"),
     ("streamingConnectionIdleTimeout", PERIODS),
-    ("nodeStatusReportFrequency", PERIODS),
-    ("nodeLeaseDurationSeconds", PERIODS),
     ("imageMaximumGCAge", IMAGES),
     ("volumeStatsAggPeriod", PERIODS),
     ("kubeletCgroups", CGROUPS),
     ("systemCgroups", CGROUPS),
     ("cgroupRoot", CGROUPS),
     ("cgroupsPerQOS", CGROUPS),
-    ("cgroupDriver", CGROUPS),
     ("failCgroupV1", CGROUPS),
-    ("singleProcessOOMKill", CGROUPS),
     ("systemReservedCgroup", CGROUPS),
     ("kubeReservedCgroup", CGROUPS),
     ("enforceNodeAllocatable", CGROUPS),
     ("memoryThrottlingFactor", CGROUPS),
     ("memoryReservationPolicy", CGROUPS),
     ("podPidsLimit", CGROUPS),
-    ("cpuCFSQuota", CGROUPS),
     ("cpuCFSQuotaPeriod", CGROUPS),
     ("cpuManagerPolicy", RESOURCES),
     ("cpuManagerPolicyOptions", RESOURCES),
@@ -70,7 +65,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("iptablesMasqueradeBit", NETWORK),
     ("iptablesDropBit", NETWORK),
     ("runOnce", "the agent runs until it is ended"),
-    ("nodeStatusMaxImages", NODE),
     ("maxOpenFiles", "whoever starts the agent can set it"),
     ("contentType", CLIENT),
     ("kubeAPIQPS", CLIENT),
@@ -80,14 +74,11 @@ const IGNORED: &[(&str, &str)] = &[
     ("enableControllerAttachDetach", "the attach controller of the control plane attaches volumes"),
     ("protectKernelDefaults", KERNEL),
     ("kernelMemcgNotification", KERNEL),
-    ("allowedUnsafeSysctls", KERNEL),
     ("failSwapOn", KERNEL),
     ("memorySwap.swapBehavior", KERNEL),
     ("containerLogMaxWorkers", PERIODS),
     ("configMapAndSecretChangeDetectionStrategy", PERIODS),
     ("showHiddenMetricsForVersion", "no metric is hidden"),
-    ("providerID", NODE),
-    ("registerNode", NODE),
     ("logging.format", LOGS),
     ("logging.flushFrequency", LOGS),
     ("logging.vmodule", LOGS),
@@ -96,7 +87,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("logging.options.json.splitStream", LOGS),
     ("logging.options.json.infoBufferSize", LOGS),
     ("crashLoopBackOff.maxContainerRestartPeriod", PERIODS),
-    ("seccompDefault", RUNTIME),
     ("tracing.endpoint", "there is no tracing"),
     ("tracing.samplingRatePerMillion", "there is no tracing"),
     ("localStorageCapacityIsolation", EVICTION),
@@ -113,10 +103,7 @@ const HOLDS: &[(&str, &str)] = &[
     ("localStorageCapacityIsolation", "true"),
     ("memoryManagerPolicy", "None"),
     ("memoryReservationPolicy", "None"),
-    ("nodeLeaseDurationSeconds", "40"),
-    ("nodeStatusReportFrequency", "5m0s"),
     ("podLogsDir", "/var/log/pods"),
-    ("registerNode", "true"),
     ("topologyManagerPolicy", "none"),
 ];
 
@@ -129,7 +116,9 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "false",
         "the agent attaches no volumes itself; leave it out, so that the control plane's attach controller does",
     ),
-    ("seccompDefault", "true", "pods without a seccomp profile run unconfined here; leave it out, and set seccompProfile RuntimeDefault in pods"),
+    ("topologyManagerPolicy", "best-effort", TOPOLOGY),
+    ("topologyManagerPolicy", "restricted", TOPOLOGY),
+    ("topologyManagerPolicy", "single-numa-node", TOPOLOGY),
 ];
 
 /// Why a member has no effect.

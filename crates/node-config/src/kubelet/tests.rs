@@ -46,11 +46,12 @@ fn kubeadms_configuration_means_upstreams_defaults() {
         authentication: Authentication { x509: X509 { client_ca_file: "/etc/kubernetes/pki/ca.crt".into() } },
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         rotate_certificates: true,
+        cgroup_driver: CgroupDriver::Systemd,
         ..KubeletConfiguration::default()
     };
     assert_eq!(config, expected);
     let named: Vec<_> = warnings.iter().map(|warning| warning.split(' ').next().unwrap()).collect();
-    assert_eq!(named, ["cgroupDriver"], "the others say what is done anyway");
+    assert_eq!(named, [""; 0], "what is done anyway is not named");
 }
 
 #[test]
@@ -155,6 +156,33 @@ fn ids_of_user_namespaces_are_checked_as_upstream_checks_them() {
     {
         assert!(read(ids).unwrap_err().contains(why), "{ids}: {:?}", read(ids));
     }
+}
+
+#[test]
+fn members_of_the_node_are_checked_as_upstream_checks_them() {
+    let config = |text: &str| {
+        let text = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{text}\n");
+        read_text::<KubeletConfiguration>(&text).map_err(|error| format!("{error:?}"))
+    };
+    let report = |text: &str| config(text).unwrap().config.node_status_report_frequency.to_string();
+    assert_eq!(report("nodeStatusUpdateFrequency: 7s"), "7s", "as often as it is computed, where somebody says how often that is");
+    assert_eq!(report("nodeStatusUpdateFrequency: 7s\nnodeStatusReportFrequency: 1m"), "1m0s");
+    assert_eq!((report("nodeStatusUpdateFrequency: 0s"), report("maxPods: 7")), ("5m0s".to_owned(), "5m0s".to_owned()));
+    assert_eq!(config("nodeLeaseDurationSeconds: 0").unwrap().config.node_lease_duration_seconds, LeaseSeconds(40));
+    let sysctls = config("allowedUnsafeSysctls: ['net/core/somaxconn', 'kernel.msg*']").unwrap().config.allowed_unsafe_sysctls;
+    assert_eq!(sysctls.iter().map(UnsafeSysctl::as_str).collect::<Vec<_>>(), ["net.core.somaxconn", "kernel.msg*"]);
+    for (text, why) in [
+        ("nodeLeaseDurationSeconds: -1", "must be greater than 0"),
+        ("cgroupDriver: cgroup", "unknown variant `cgroup`, expected `cgroupfs` or `systemd`"),
+        ("allowedUnsafeSysctls: [kernel.panic]", "belongs to no namespace of a pod"),
+        ("allowedUnsafeSysctls: ['*.x']", "is neither the name of a kernel setting"),
+        ("topologyManagerPolicy: restricted", "set none, or leave it out"),
+        ("topologyManagerPolicy: best-effort", "set none, or leave it out"),
+    ] {
+        let error = config(text).unwrap_err();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+    assert!(config("topologyManagerPolicy: none").unwrap().warnings.is_empty());
 }
 
 #[test]

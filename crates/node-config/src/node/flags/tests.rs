@@ -89,6 +89,15 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("eviction-pressure-transition-period", "kubelet.evictionPressureTransitionPeriod", "6m", r#""6m0s""#),
     ("eviction-max-pod-grace-period", "kubelet.evictionMaxPodGracePeriod", "60", "60"),
     ("node-status-update-frequency", "kubelet.nodeStatusUpdateFrequency", "4s", r#""4s""#),
+    ("allowed-unsafe-sysctls", "kubelet.allowedUnsafeSysctls", "net.core.somaxconn,kernel.msg*", r#"["net.core.somaxconn", "kernel.msg*"]"#),
+    ("cgroup-driver", "kubelet.cgroupDriver", "systemd", r#""systemd""#),
+    ("cpu-cfs-quota", "kubelet.cpuCFSQuota", "false", "false"),
+    ("enable-debugging-handlers", "kubelet.enableDebuggingHandlers", "false", "false"),
+    ("node-status-max-images", "kubelet.nodeStatusMaxImages", "-1", "-1"),
+    ("provider-id", "kubelet.providerID", "cloud://7", r#""cloud://7""#),
+    ("register-node", "kubelet.registerNode", "false", "false"),
+    ("seccomp-default", "kubelet.seccompDefault", "true", "true"),
+    ("sync-frequency", "kubelet.syncFrequency", "9s", r#""9s""#),
     ("v", "kubelet.logging.verbosity", "5", "5"),
 ];
 
@@ -201,7 +210,7 @@ fn flags_are_read_as_upstream_reads_them() {
         (&["--manifest-url-header=a"], "invalid header \"a\": write NAME:VALUE"),
         (&["--node-labels=a"], "missing value for a: write NAME=VALUE"),
         (&["--runonce"], "cannot use --runonce=true: upstream removed the mode"),
-        (&["--seccomp-default"], "cannot use --seccomp-default=true: pods without a seccomp profile"),
+        (&["--topology-manager-policy=restricted"], "cannot use --topology-manager-policy=restricted: pods get processors"),
         (&["--enable-controller-attach-detach=false"], "cannot use --enable-controller-attach-detach=false"),
         (&["--cgroups-per-qos=maybe"], "write true or false"),
     ] {
@@ -322,7 +331,7 @@ fn bad_drop_ins_are_named_and_end_the_program() {
         ("KUBELET\nmaxPods: many", "1.conf: invalid value \"many\" of maxPods"),
         ("KUBELET\n---\nKUBELET", "1.conf: has two documents"),
         ("a: [", "1.conf: is no YAML"),
-        ("KUBELET\nseccompDefault: true", "1.conf: cannot use seccompDefault: true"),
+        ("KUBELET\ntopologyManagerPolicy: restricted", "1.conf: cannot use topologyManagerPolicy: restricted"),
     ] {
         let error = chain(&Files::new(None, &[("1.conf", text)]).parse(&[]).unwrap_err());
         assert!(error.contains(part), "{text:?}: {error}");
