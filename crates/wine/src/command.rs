@@ -1,5 +1,7 @@
 //! Windows command lines: one text, which each program parses itself.
 
+mod chains;
+
 /// One argument, so quoted that `CommandLineToArgvW` and the C library read it back.
 pub fn quote(argument: &str) -> String {
     if !argument.is_empty() && !argument.contains([' ', '\t', '\n', '\u{b}', '"']) {
@@ -54,36 +56,75 @@ pub fn program(line: &str) -> &str {
     }
 }
 
-/// The command line as Wine's `cmd` understands it, if it is one of `cmd`.
+/// The command line as Wine's `cmd` understands it, if it is one of `cmd`. What batch files hold stays as it is.
 ///
-/// Wine 8 does not take `@(` behind `do` for the begin of a block, so that `&&`, `&` and `||` in it end the loop. The `@`
-/// says that the block is not to be echoed, which Wine's `cmd` does not do anyway: it is left out. What batch files hold
-/// stays as it is.
+/// Wine 8 does not take `@(` behind `do` for the begin of a block, so that `&` in it ends the loop. The `@` says that the block is not to be
+/// echoed, which Wine's `cmd` does not do anyway: it is left out. `&&` and `||`, which Wine 8 takes for `&`, are spelled out.
 pub fn for_cmd(line: &str) -> String {
-    let name = program(line).rsplit(['\\', '/']).next().unwrap_or_default().to_ascii_lowercase();
-    if !matches!(name.as_str(), "cmd" | "cmd.exe") {
-        return line.to_owned();
+    let Some(Invocation { head, command, is_quoted }) = Invocation::read(line) else { return line.to_owned() };
+    let plain = without_at_signs(&command);
+    let spelled = chains::spelled_out(&plain).unwrap_or(plain);
+    match (spelled == command, is_quoted) {
+        (true, _) => line.to_owned(),
+        (false, true) => format!("{head}\"{spelled}\""),
+        (false, false) => format!("{head}{spelled}"),
     }
-    let (mut result, mut quoted, mut word) = (String::with_capacity(line.len()), false, String::new());
-    // The quotes around the whole command of `/c` quote nothing in it.
-    let lower = line.to_ascii_lowercase();
-    let begin = ["/c", "/k"].iter().filter_map(|option| lower.find(&format!(" {option}"))).min().map_or(0, |at| at + 3);
-    let (head, mut rest) = line.split_at(begin);
-    result.push_str(head);
-    let inner = rest.trim_start();
-    if inner.starts_with('"') {
-        let taken = rest.len() - inner.len() + 1;
-        result.push_str(&rest[..taken]);
-        rest = &rest[taken..];
+}
+
+/// `cmd … /c COMMAND`
+struct Invocation<'a> {
+    /// Up to the option `/c` or `/k`, blanks behind it included.
+    head: &'a str,
+    command: String,
+    /// Whether the command stands in quotes, which quote nothing in it.
+    is_quoted: bool,
+}
+
+impl<'a> Invocation<'a> {
+    fn read(line: &'a str) -> Option<Self> {
+        let name = program(line);
+        let end = line.find(name)? + name.len();
+        let file = name.rsplit(['\\', '/']).next().unwrap_or_default().to_ascii_lowercase();
+        if !matches!(file.as_str(), "cmd" | "cmd.exe") {
+            return None;
+        }
+        let mut rest = line[end..].trim_start_matches('"');
+        let mut keeps_no_quotes = false;
+        loop {
+            rest = rest.trim_start_matches([' ', '\t']);
+            let option = rest.strip_prefix('/')?.chars().next()?;
+            match option.to_ascii_lowercase() {
+                'c' | 'k' | 'r' => break,
+                's' => keeps_no_quotes = true,
+                _ => {}
+            }
+            let after = &rest[1 + option.len_utf8()..];
+            // `/d/c` is as good as `/d /c`.
+            rest = &after[after.find([' ', '\t', '/']).unwrap_or(after.len())..];
+        }
+        let command = rest[2..].trim_start_matches([' ', '\t']);
+        let head = &line[..line.len() - command.len()];
+        let quotes: Vec<usize> = command.match_indices('"').map(|(at, _)| at).collect();
+        let (Some(0), Some(last)) = (quotes.first(), quotes.last().filter(|last| **last > 0)) else {
+            return Some(Self { head, command: command.to_owned(), is_quoted: false });
+        };
+        // `cmd` leaves them only around the name of a program.
+        let is_name = quotes.len() == 2 && !command[1..*last].contains(['&', '<', '>', '(', ')', '@', '^', '|']);
+        if is_name && !keeps_no_quotes {
+            return Some(Self { head, command: command.to_owned(), is_quoted: false });
+        }
+        Some(Self { head, command: [&command[1..*last], &command[last + 1..]].concat(), is_quoted: true })
     }
+}
+
+/// Leaves `@` out where it stands before a block behind `do`.
+fn without_at_signs(command: &str) -> String {
+    let (mut result, mut quoted, mut word) = (String::with_capacity(command.len()), false, String::new());
     // Whether the word before was `do`.
     let mut after_do = false;
-    let mut chars = rest.chars().peekable();
+    let mut chars = command.chars();
     while let Some(c) = chars.next() {
-        let opens = || {
-            let rest: String = chars.clone().collect();
-            rest.trim_start_matches([' ', '\t']).starts_with('(')
-        };
+        let opens = || chars.as_str().trim_start_matches([' ', '\t']).starts_with('(');
         match c {
             '@' if after_do && !quoted && word.is_empty() && opens() => continue,
             ' ' | '\t' => {
@@ -175,15 +216,40 @@ mod tests {
     #[test]
     fn at_sign_before_a_block_is_left_out_for_wine() {
         for (line, expected) in [
-            ("cmd /c \"for %i in (1 2) do @(echo a && echo b)\"", "cmd /c \"for %i in (1 2) do (echo a && echo b)\""),
+            ("cmd /c \"for %i in (1 2) do @(echo a & echo b)\"", "cmd /c \"for %i in (1 2) do (echo a & echo b)\""),
             ("CMD.EXE /S /C for /L %i in (1,0,2) DO  @ (ver & ping x)", "CMD.EXE /S /C for /L %i in (1,0,2) DO   (ver & ping x)"),
             (r"C:\windows\system32\cmd.exe /k for %i in (1)do @(a)", r"C:\windows\system32\cmd.exe /k for %i in (1)do (a)"),
-            ("cmd /c for %i in (1) do @echo (a) && b", "cmd /c for %i in (1) do @echo (a) && b"),
+            ("cmd /c for %i in (1) do @echo (a) & b", "cmd /c for %i in (1) do @echo (a) & b"),
             ("cmd /c \"echo \"do @(\" & b\"", "cmd /c \"echo \"do @(\" & b\""),
             ("cmd /c redo @(a)", "cmd /c redo @(a)"),
             ("tool do @(a)", "tool do @(a)"),
         ] {
             assert_eq!(for_cmd(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn operators_of_a_command_line_are_spelled_out_for_wine() {
+        let then = |a: &str, b: &str| format!("call& {a} & (if errorlevel 0 if not errorlevel 1 ({b}))");
+        for (line, head, command, tail) in [
+            ("cmd /c a && b", "cmd /c ", then("a", "b"), ""),
+            (r#"cmd /d/s/c "a && b""#, r#"cmd /d/s/c ""#, then("a", "b"), "\""),
+            (
+                r#""C:\Windows\System32\cmd.exe" /V:ON /C "a "x y" && b" "#,
+                r#""C:\Windows\System32\cmd.exe" /V:ON /C ""#,
+                then("a \"x y\"", "b "),
+                "\"",
+            ),
+            // These quotes are the program's.
+            (r#"cmd /c "C:\a b.exe" && b"#, "cmd /c ", then(r#""C:\a b.exe""#, "b"), ""),
+            (r#"cmd /s /c "C:\a b.exe" && b"#, r#"cmd /s /c ""#, then(r"C:\a b.exe", "b"), "\""),
+            ("cmd /k a && b", "cmd /k ", then("a", "b"), ""),
+        ] {
+            assert_eq!(for_cmd(line), format!("{head}{command}{tail}"), "{line}");
+        }
+        for line in ["cmd", "cmd /c", "cmd /q", "cmd a && b", "tool /c a && b", "cmd /c \"a\"", "cmd /c \"", "cmd /\u{e4}", "cmd /c start a.bat & b"]
+        {
+            assert_eq!(for_cmd(line), line);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cri::v1;
 use test_lab::{LIMIT, until_async};
 
-use crate::support::{container, describe, windows_sandbox};
+use crate::support::{Node, container, describe, windows_sandbox};
 use crate::{NANOSERVER, log, node, second, waiting};
 
 pub async fn all(dir: PathBuf) {
@@ -56,6 +56,7 @@ pub async fn all(dir: PathBuf) {
         assert_eq!((code, text.as_str()), (0, "a1\nb1\na2\nb2\n"), "{line}");
     }
     until_async("the loop goes round", async || log(&dir, "tools", "loop").iter().filter(|line| line.contains("ready")).count() >= 2).await;
+    operators(&node, &id).await;
     for id in [id, other, third] {
         let status = node.status(&id).await;
         assert_eq!(status.state, v1::ContainerState::ContainerRunning as i32, "{}", describe(&status));
@@ -63,6 +64,23 @@ pub async fn all(dir: PathBuf) {
         assert_ne!(node.status(&id).await.exit_code, 137, "a shutdown event ends it");
     }
     node.remove(&pod).await;
+}
+
+/// `&&` and `||` of command lines, which Wine's `cmd` does not know.
+async fn operators(node: &Node, id: &str) {
+    for (line, code, output) in [
+        ("cmd /c exit 3 && echo b", 3, ""),
+        ("cmd /c exit 3 || echo b", 0, "b\n"),
+        ("cmd /c exit -3 || (echo b&exit 4)", 4, "b\n"),
+        ("ver > nul&& echo (b)& echo c", 0, "(b)\nc\n"),
+        ("dir nosuch > nul 2>&1&& echo b || echo (c)&& echo d", 0, "(c)\nd\n"),
+        ("(echo a&& echo b|find \"z\") || echo d", 0, "a\nd\n"),
+        ("if exist C:\\Windows (cmd /c exit 5 && echo a) else echo b && echo c", 5, ""),
+        ("for %i in (0 1) do cmd /c exit %i && echo a%i", 1, "a0\n"),
+    ] {
+        let (exit, text) = second(node, id, &["cmd", "/c", line]).await;
+        assert_eq!((exit, text.as_str()), (code, output), "{line}");
+    }
 }
 
 pub async fn environment(dir: PathBuf) {
