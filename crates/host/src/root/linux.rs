@@ -218,7 +218,7 @@ impl Root {
     pub(super) fn sub_path(&self, volume: &[String], sub: &[String], place: &[String]) -> io::Result<Option<Hold>> {
         let mut here = self.open_in(volume, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         // What is made is as open as the volume, as upstream: pods write there as whatever user they have.
-        let mode = fstat(&here)?.st_mode & 0o2777;
+        let mode = fstat(&here)?.st_mode & 0o7777;
         for name in sub {
             let name = self.spelt(&here, name)?;
             here = match open_plain(here.as_fd(), &name) {
@@ -258,7 +258,7 @@ impl Root {
             return Ok(());
         }
         let size = size.map(|s| format!(",size={s}")).unwrap_or_default();
-        linux_sys::mount::tmpfs(&fd_path(&target), &format!("mode=0777{size}"))
+        linux_sys::mount::tmpfs(&fd_path(&target), &format!("mode=1777{size}"))
     }
 
     pub(super) fn unmount_below(&self, path: &[String]) -> io::Result<()> {

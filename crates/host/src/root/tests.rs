@@ -126,6 +126,7 @@ fn files_belong_to_the_group_that_is_asked_for() {
 
 #[test]
 fn a_sub_path_is_held_by_its_handle() {
+    use std::os::unix::fs::PermissionsExt as _;
     linux_sys::ns::in_lab("root::tests::a_sub_path_is_held_by_its_handle", || {
         let (dir, root) = windows();
         let p = |t: &str| root.parse(t).unwrap();
@@ -152,6 +153,13 @@ fn a_sub_path_is_held_by_its_handle() {
         root.mount_memory(&p(r"C:\pod\mem"), Some(1 << 20)).unwrap();
         root.mount_memory(&p(r"C:\pod\mem"), Some(1 << 20)).unwrap();
         assert_eq!(root.space(&p(r"C:\pod\mem")).unwrap().capacity, 1 << 20);
+        // As upstream's: whoever writes there removes only their own files, in directories for sub-paths too.
+        let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(&c.join("pod/mem")), 0o1777);
+        std::fs::set_permissions(c.join("pod/mem"), std::fs::Permissions::from_mode(0o3777)).unwrap();
+        let part = p(r"C:\pod\sub\2");
+        root.sub_path(&p(r"C:\pod\mem"), "made/here", &part).unwrap();
+        assert_eq!((mode(&c.join("pod/mem/made")), mode(&c.join("pod/sub/2"))), (0o3777, 0o3777));
         assert!(root.remove_tree(&p(r"C:\pod")).is_err(), "removal stays on one mount");
         root.unmount_below(&p(r"C:\pod")).unwrap();
         root.remove_tree(&p(r"C:\pod")).unwrap();
