@@ -1,8 +1,8 @@
 //! Certificates that the node asks the cluster for: its client certificate (TLS bootstrap and rotation) and its serving certificate.
 //!
 //! Flow: `plan` (pure) says when which certificate is asked for; `request` carries a signing request to the API server and waits for the
-//! certificate; [`bootstrap`] gets a node's first client certificate; [`manager`] keeps a certificate good; [`identity`] is the client with it; [`serving`] gives the server
-//! the newest one, and reads files that change.
+//! certificate; [`bootstrap`] gets a node's first client certificate; [`manager`] keeps a certificate good;
+//! [`identity`] is the client with it; [`serving`] gives the server the newest one, and reads files that change.
 //! Inputs: kubeconfigs, the directory of certificates, the Node's addresses. Outputs: signing requests, pairs in that directory,
 //! the kubeconfig of a node that was bootstrapped.
 //! Mirrors `pkg/kubelet/certificate` and client-go's `util/certificate`.

@@ -47,7 +47,6 @@ use std::time::{Duration, Instant};
 use common::World;
 use cri::v1::ContainerState;
 use kube::api::DeleteParams;
-use kubelet::Polls;
 use serde_json::json;
 use test_lab::in_time;
 
@@ -68,9 +67,9 @@ async fn started(mut world: World) -> World {
 }
 
 /// An agent that never looks again by itself: what waits for a poll waits for ever.
-fn no_polls() -> Polls {
+fn no_polls() -> kubelet::Polls {
     let never = Duration::from_secs(1 << 25);
-    Polls { runtime: never, patience: never, objects: never, node: never, pod: never, failed_start: never }
+    kubelet::Polls { runtime: never, patience: never, objects: never, node: never, pod: never, failed_start: never }
 }
 
 #[tokio::test]
@@ -499,7 +498,7 @@ async fn http_server(code: std::sync::Arc<std::sync::atomic::AtomicU16>) -> u16 
 async fn a_probe_that_fails_all_the_time_does_not_hold_up_the_pods_other_work() {
     let mut world = World::new().await;
     // Longer than the time between two probes.
-    world.polls = Polls { failed_start: Duration::from_millis(1500), ..no_polls() };
+    world.polls = kubelet::Polls { failed_start: Duration::from_millis(1500), ..no_polls() };
     let world = started(world).await;
     let probe = json!({"exec": {"command": ["false"]}, "periodSeconds": 1});
     let containers = json!([
