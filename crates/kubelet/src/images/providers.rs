@@ -86,12 +86,14 @@ type Flight = Shared<BoxFuture<'static, Result<Arc<Answer>, ProvideError>>>;
 
 /// Requests with the same answer: image, the token's hash, and annotations.
 type FlightKey = (String, String, BTreeMap<String, String>);
+/// A call of a program, for all that want its answer.
+type OpenFlight = WeakShared<BoxFuture<'static, Result<Arc<Answer>, ProvideError>>>;
 
 struct Plugin {
     provider: Arc<Provider>,
     program: PodPath,
     cache: Mutex<Cache>,
-    flights: Mutex<HashMap<FlightKey, WeakShared<BoxFuture<'static, Result<Arc<Answer>, ProvideError>>>>>,
+    flights: Mutex<HashMap<FlightKey, OpenFlight>>,
 }
 
 /// The providers of a node, in the order of the configuration.

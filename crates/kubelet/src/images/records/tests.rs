@@ -50,8 +50,11 @@ fn an_image_is_for_those_who_may_pull_it() {
     intent.pulled(id, Some(&own));
     assert!(!node.path("pulling", image).exists() && node.path("pulled", id).exists());
     assert!(!may_use(&records, image, id, &[]) && !may_use(&records, image, id, &[secret("other", "x")]));
-    assert!(may_use(&records, image, id, &[own.clone()]) && may_use(&records, "reg.io/a:2", id, &[own.clone()]), "the tag does not count");
-    assert!(!may_use(&records, "other.io/a:1", id, &[own.clone()]), "another registry was not asked");
+    assert!(
+        may_use(&records, image, id, std::slice::from_ref(&own)) && may_use(&records, "reg.io/a:2", id, std::slice::from_ref(&own)),
+        "the tag does not count"
+    );
+    assert!(!may_use(&records, "other.io/a:1", id, std::slice::from_ref(&own)), "another registry was not asked");
     assert!(may_use(&records, image, id, &[secret("copy", "p")]), "the same login");
     assert!(may_use(&records, image, id, &[secret("copy", "changed")]), "which was noted");
     assert!(!may_use(&node.load(Verification::Always), "new", "sha256:2", &[]));
