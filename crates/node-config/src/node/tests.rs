@@ -192,7 +192,8 @@ fn a_file_keeps_every_member() {
 
 #[test]
 fn upstreams_documents_may_stand_alone() {
-    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\nregistryBurst: 3\n---\n---\n";
+    let text =
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\nregistryBurst: 3\n---\n---\n";
     let Parsed { config, warnings } = NodeConfig::read(text).unwrap();
     assert_eq!((config.kubelet.max_pods, config.kubelet.rotate_certificates, config.node), (7, true, NodeConfiguration::default()));
     assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: registryBurst has no effect"), "{warnings:?}");
