@@ -5,7 +5,8 @@
 //! its default plug-ins but DynamicResources; a [`SchedulerConfig`] says which of them a scheduler name means, and their weights.
 //! Guarantees: a decision counts at once, before its binding is written, so that no node and no volume is given away twice; a pod that fits
 //! nowhere is looked at again when something changes that it may have waited for, the more important ones first.
-//! Every node is filtered and scored for every pod: `percentageOfNodesToScore` is accepted and changes nothing.
+//! Every node counts for every pod: `percentageOfNodesToScore` is accepted and changes nothing. What is known of a node for pods that are alike
+//! is kept until the node changes (`memo`).
 
 mod bind;
 mod cache;

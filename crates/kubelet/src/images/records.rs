@@ -263,9 +263,9 @@ impl Records {
 
     /// Removes the records of images that are no more, but for those that changed after `until`.
     pub(crate) fn prune(&self, images: &BTreeSet<String>, until: Timestamp) {
-        // Files have whole seconds.
         let _held = self.lock();
         for (record, _) in self.list(&self.pulled, PulledRecord::read) {
+            // Times of records are in whole seconds.
             if record.last_updated_time.is_none_or(|at| at.as_second() < until.as_second()) && !images.contains(&record.image_ref) {
                 self.log(self.remove(&self.pulled, &record.image_ref));
             }
