@@ -2,8 +2,9 @@
 //!
 //! Wine 8's `cmd` takes both for `&`: what follows runs whatever came of the command before. Its `if errorlevel` works, so the operators are
 //! spelled out by that. `A && B` becomes `call& A& (if errorlevel 0 if not errorlevel 1 (B))`: `call` alone sets the error level to 0, which
-//! commands such as `echo` leave as it is; and what stands behind an `if` belongs to it, up to the end of a block. The meaning of the operators is that of Windows: `&&` binds closer than `||`, and `||` closer than
-//! `&`; what follows the `do` of a `for`, or the condition of an `if`, belongs to it up to the end of the line or of the block around.
+//! commands such as `echo` leave as it is; and what stands behind an `if` belongs to it, up to the end of a block.
+//!
+//! The meaning of the operators is that of Windows: `&&` binds closer than `||`, and `||` closer than `&`; what follows the `do` of a `for`, or the condition of an `if`, belongs to it up to the end of the line or of the block around.
 //!
 //! A command that is not understood to its end stays as it is.
 
