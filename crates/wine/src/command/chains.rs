@@ -4,7 +4,8 @@
 //! spelled out by that. `A && B` becomes `call& A& (if errorlevel 0 if not errorlevel 1 (B))`: `call` alone sets the error level to 0, which
 //! commands such as `echo` leave as it is; and what stands behind an `if` belongs to it, up to the end of a block.
 //!
-//! The meaning of the operators is that of Windows: `&&` binds closer than `||`, and `||` closer than `&`; what follows the `do` of a `for`, or the condition of an `if`, belongs to it up to the end of the line or of the block around.
+//! The meaning of the operators is that of Windows: `&&` binds closer than `||`, and `||` closer than `&`;
+//! what follows the `do` of a `for`, or the condition of an `if`, belongs to it up to the end of the line or of the block around.
 //!
 //! A command that is not understood to its end stays as it is.
 
