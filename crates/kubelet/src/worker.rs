@@ -7,6 +7,7 @@
 
 mod admission;
 mod apply;
+mod clock;
 mod errors;
 mod files;
 mod hosts;
@@ -36,6 +37,7 @@ use crate::pod::{Action, Event, Health, NodeInfo, Output, PodState, Reason, Stat
 use crate::probes::counts::Probed;
 use crate::probes::{self, News, Prober};
 use crate::volumes::{Places, PodDirs};
+use clock::Clock;
 use site::Site;
 
 /// Messages to a worker.
@@ -89,6 +91,7 @@ pub(crate) struct Worker {
     /// The newest warnings about the pod, which its explanation quotes.
     warnings: Arc<Mutex<Warnings>>,
     work: Arc<Work>,
+    clock: Clock,
 }
 
 /// The action that a worker carries out, and since when: what holds it up is named though it does not answer meanwhile.
@@ -136,6 +139,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         events: VecDeque::from([Event::Tick]),
         warnings: Arc::default(),
         work,
+        clock: Clock::new(Timestamp::now(), Instant::now()),
     };
     worker.work().await;
     worker.agent.sources.release(&worker.uid);
@@ -174,7 +178,15 @@ impl Worker {
                 None if std::mem::take(&mut look) => Box::pin(self.observe()).await,
                 None => self.wait(wake).await,
             };
-            let out = on(event, &mut self.state, Timestamp::now());
+            let now = Timestamp::now();
+            let event = match self.clock.moved(now, Instant::now()) {
+                Some(by) => {
+                    self.events.push_front(event);
+                    Event::ClockMoved(by)
+                }
+                None => event,
+            };
+            let out = on(event, &mut self.state, now);
             self.report(&out);
             if self.state.ends() {
                 self.mounting.cancel();

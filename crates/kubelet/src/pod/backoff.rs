@@ -29,6 +29,13 @@ impl Backoffs {
         (now < until).then_some((entry.wait, until))
     }
 
+    /// Takes in that the wall clock was set to another time.
+    pub(crate) fn clock_moved(&mut self, by: SignedDuration) {
+        for entry in self.entries.values_mut() {
+            entry.updated = super::memory::moved(entry.updated, by);
+        }
+    }
+
     /// Notes that it is tried again now.
     pub(crate) fn tried(&mut self, key: &str, since: Timestamp, now: Timestamp) {
         let failures = match self.entries.get(key) {

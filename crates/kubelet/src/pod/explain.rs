@@ -281,7 +281,7 @@ impl Steps<'_> {
 
     fn back_off_ends(&self, c: &Spec, run: &Container) -> String {
         let key = format!("{}/{}", c.name, super::container_hash(c));
-        let held = self.state.memory.restarts.holding(&key, run.finished_at.unwrap_or(self.now), self.now);
+        let held = self.state.memory.restarts.holding(&key, self.state.memory.ended_at(run).unwrap_or(self.now), self.now);
         held.map(|(_, until)| format!("; it starts again {}", self.until(until))).unwrap_or_default()
     }
 

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
 use kube_rules::Refusal;
 
+use super::memory;
 use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
@@ -75,6 +76,8 @@ pub(crate) enum Event {
     SourcesChanged,
     /// Time to look again at what changes without an event.
     Resync,
+    /// The wall clock was set to a time that is so much later, or earlier.
+    ClockMoved(SignedDuration),
     /// Time passed.
     Tick,
     VolumesMounted(Outcome),
@@ -315,6 +318,7 @@ impl PodState {
                 self.content_changed();
                 self.version += 1;
             }
+            Event::ClockMoved(by) => self.clock_moved(by),
             Event::Tick => {}
             Event::VolumesMounted(outcome) => self.mounted(outcome, now),
             Event::VolumesRefreshed(outcome) => self.refreshed(outcome, now),
@@ -376,6 +380,15 @@ impl PodState {
         let (reason, message) = (evicted.reason, evicted.message.clone());
         self.memory.evicted = Some(evicted);
         if goes_down { Vec::new() } else { vec![Action::ReportEviction { reason, message }] }
+    }
+
+    fn clock_moved(&mut self, by: SignedDuration) {
+        self.memory.clock_moved(by);
+        self.observe_at = self.observe_at.map(|at| memory::moved(at, by));
+        for ended in self.observed.containers.iter().filter(|c| c.state == State::Exited) {
+            let sum = self.memory.moved.entry(ended.id.clone()).or_default();
+            *sum = sum.saturating_add(by);
+        }
     }
 
     fn content_changed(&mut self) {
@@ -502,6 +515,7 @@ impl PodState {
         memory.stops.retain(|id, _| held.contains(id));
         memory.removals.retain(|id, _| held.contains(id));
         memory.announced.retain(|id| held.contains(id));
+        memory.moved.retain(|id, _| held.contains(id));
         memory.sandbox_stops.retain(|id, _| observed.sandboxes.iter().any(|s| s.id == *id));
         memory.hooks.retain(|id, _| runs(id));
         for (_, stop) in memory.stops.iter_mut().filter(|(id, stop)| runs(id) && stop.attempt == Attempt::Done) {
@@ -609,7 +623,8 @@ impl PodState {
         }
         let hash = self.spec_of(&start.container).map(|c| container_hash(&c)).unwrap_or_default();
         if let Some(before) = self.observed.ended(&start.container, &self.memory) {
-            self.memory.restarts.tried(&format!("{}/{hash}", start.container), before.finished_at.unwrap_or(now), now);
+            let ended = self.memory.ended_at(before).unwrap_or(now);
+            self.memory.restarts.tried(&format!("{}/{hash}", start.container), ended, now);
         }
     }
 }

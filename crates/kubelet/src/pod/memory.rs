@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube_rules::Refusal;
 
 use super::resize::Resize;
-use super::{Backoffs, Why};
+use super::{Backoffs, Container, Why};
 
 /// What is known beside the pod and the runtime: work under way, failures and when to try again.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,8 @@ pub(crate) struct Memory {
     pub failures: BTreeMap<String, Failure>,
     /// Restart back-off, by container name and hash.
     pub restarts: Backoffs,
+    /// By how much the wall clock has moved since these ended containers were seen, by id: their ends are times of the runtime.
+    pub moved: BTreeMap<String, SignedDuration>,
     /// Ids of ended containers whose back-off was announced.
     pub announced: BTreeSet<String>,
     /// Stops of containers, by id, until the runtime forgets the container.
@@ -196,7 +198,58 @@ pub(crate) struct Health {
     pub alive: bool,
 }
 
+impl Memory {
+    /// When a run of a container ended, by the wall clock as it is now.
+    pub(crate) fn ended_at(&self, run: &Container) -> Option<Timestamp> {
+        let by = self.moved.get(&run.id).copied().unwrap_or_default();
+        run.finished_at.map(|at| moved(at, by))
+    }
+
+    /// Keeps what is left of each wait when the wall clock is set to another time: it says when, and has to last as long as it was meant to.
+    pub(crate) fn clock_moved(&mut self, by: SignedDuration) {
+        match &mut self.volumes {
+            Volumes::Mounting(Some(retry)) | Volumes::Failed(retry) => retry.moved(by),
+            Volumes::NotReady | Volumes::Mounting(None) | Volumes::Ready => {}
+        }
+        if let Content::Stale { failed: Some(retry) } | Content::Refreshing { failed: Some(retry), .. } = &mut self.content {
+            retry.moved(by);
+        }
+        if let SandboxWork::Creating(Some(retry)) | SandboxWork::Failed(retry) = &mut self.sandbox {
+            retry.moved(by);
+        }
+        let images = self.images.values_mut().filter_map(|image| match image {
+            ImageState::Getting(failure) => failure.as_mut(),
+            ImageState::Failed(failure) => Some(failure),
+            ImageState::Present(_) => None,
+        });
+        for failure in images.chain(self.failures.values_mut()) {
+            failure.failed_at = moved(failure.failed_at, by);
+            failure.retry.moved(by);
+        }
+        self.restarts.clock_moved(by);
+        let stops = self.stops.values_mut().map(|stop| &mut stop.attempt);
+        let attempts = stops.chain(self.sandbox_stops.values_mut()).chain(self.removals.values_mut());
+        for attempt in attempts.chain(&mut self.ending).chain(&mut self.saving) {
+            if let Attempt::RetryAt(at) = attempt {
+                *at = moved(*at, by);
+            }
+        }
+        if let Some(at) = &mut self.resize.retry_at {
+            *at = moved(*at, by);
+        }
+    }
+}
+
+/// A time on a clock that was set to another time.
+pub(crate) fn moved(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.saturating_add(by).unwrap_or(at)
+}
+
 impl Retry {
+    fn moved(&mut self, by: SignedDuration) {
+        self.at = moved(self.at, by);
+    }
+
     /// The retry after `before` (if any): after `first` doubling to `max`.
     pub(crate) fn after(before: Option<Retry>, now: Timestamp, (first, max): (SignedDuration, SignedDuration)) -> Retry {
         let count = before.map_or(0, |r| r.count) + 1;

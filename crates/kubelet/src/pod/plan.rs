@@ -341,7 +341,7 @@ impl Plan<'_> {
         let i = self.input;
         let Some(run) = i.observed.ended(&c.name, i.memory) else { return false };
         let key = format!("{}/{}", c.name, container_hash(c));
-        let Some((wait, until)) = i.memory.restarts.holding(&key, run.finished_at.unwrap_or(i.now), i.now) else {
+        let Some((wait, until)) = i.memory.restarts.holding(&key, i.memory.ended_at(run).unwrap_or(i.now), i.now) else {
             return false;
         };
         let meta = &i.pod.metadata;

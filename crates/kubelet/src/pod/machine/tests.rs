@@ -116,6 +116,46 @@ fn outcomes_lead_from_admission_to_a_running_container() {
 }
 
 #[test]
+fn waits_last_as_long_as_they_were_meant_to_when_the_clock_is_set() {
+    for by in [-3600, 3600] {
+        let moved = || Event::ClockMoved(SignedDuration::from_secs(by));
+        // Of a pull.
+        let mut m = Machine::with_sandbox(json!({}));
+        m.on(pull_error());
+        m.now = 4 + by;
+        m.on(moved());
+        assert_eq!((m.tick(9 + by), m.wakes()), (vec![], Some(10.0 + by as f64)));
+        assert_eq!(m.tick(10 + by), ["get image of c"]);
+        // Of a restart, whose begin is a time of the runtime.
+        let mut m = Machine::with_sandbox(json!({}));
+        let image = || Event::Image { container: "c".into(), result: Ok("sha".into()) };
+        m.on(image());
+        m.on(Event::Started { container: "c".into(), result: Ok("c0".into()) });
+        assert_eq!(m.look(seen(&[("c0", State::Exited, 0, 0)])), ["get image of c"]);
+        assert_eq!(m.on(image()), ["start c, restart 1"]);
+        m.on(Event::Started { container: "c".into(), result: Ok("c1".into()) });
+        m.now = 2;
+        let ended = seen(&[("c1", State::Exited, 1, 2), ("c0", State::Exited, 0, 0)]);
+        m.look(ended.clone());
+        assert_eq!((m.waiting().0.as_str(), m.wakes()), ("CrashLoopBackOff", Some(12.0)));
+        m.now = 5 + by;
+        m.on(moved());
+        assert_eq!((m.waiting().0.as_str(), m.wakes()), ("CrashLoopBackOff", Some(12.0 + by as f64)));
+        m.on(Event::RuntimeChanged);
+        m.look(ended);
+        assert_eq!(m.tick(12 + by), ["get image of c"]);
+        // Of a look.
+        let mut m = Machine::with_sandbox(json!({}));
+        m.on(Event::RuntimeChanged);
+        let as_of = m.state.version();
+        m.on(Event::Observed { as_of, seen: None });
+        m.now = by;
+        m.on(moved());
+        assert_eq!(m.tick(1 + by), ["observe"]);
+    }
+}
+
+#[test]
 fn a_look_that_began_before_a_change_is_repeated() {
     let mut m = Machine::with_sandbox(json!({}));
     assert_eq!(m.on(Event::RuntimeChanged), ["observe"]);
