@@ -49,6 +49,9 @@ impl Known {
             let names = std::iter::once(&image.id).chain(&image.repo_tags).chain(&image.repo_digests);
             let in_use = names.into_iter().any(|name| used.contains(name));
             let record = self.0.entry(image.id.clone()).or_insert(Record { first_seen: now, last_used: None, size: 0, pinned: false });
+            // Nothing was seen later than now: the clock was set back.
+            record.first_seen = record.first_seen.min(now);
+            record.last_used = record.last_used.filter(|at| *at < now).or(record.last_used.map(|_| now - SignedDuration::from_nanos(1)));
             (record.size, record.pinned) = (image.size, image.pinned);
             if in_use {
                 record.last_used = Some(now);
@@ -227,6 +230,18 @@ mod tests {
         assert_eq!(plan(1000), ["never", "old", "recent"], "not what runs, what is pinned, what has just come");
         known.update(&all[1..], &used(&[]), t(900));
         assert_eq!(known.plan(5, SignedDuration::ZERO, t(900))[0].0, "new", "what is gone is forgotten");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_keeps_no_image() {
+        let all = [image("old", 10), image("running", 10)];
+        let mut known = Known::default();
+        known.update(&all, &used(&["old", "running"]), t(7200));
+        known.update(&all, &used(&["running"]), t(3600));
+        let plan = |known: &Known, at| known.plan(100, SignedDuration::from_mins(2), t(at)).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(plan(&known, 3600), [""; 0], "it counts as new");
+        known.update(&all, &used(&["running"]), t(3720));
+        assert_eq!(plan(&known, 3720), ["old"]);
     }
 
     #[test]
