@@ -39,7 +39,6 @@ pub(crate) async fn observe(client: &cri::Client, uid: &str) -> Result<Observed,
             Err(e) => return Err(e),
         }
     }
-    out.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
     let filter = v1::ContainerFilter { label_selector: of_pod(uid), ..Default::default() };
     for c in client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await? {
         let request = v1::ContainerStatusRequest { container_id: c.id, ..Default::default() };
@@ -51,8 +50,14 @@ pub(crate) async fn observe(client: &cri::Client, uid: &str) -> Result<Observed,
             Err(e) => return Err(e),
         }
     }
-    out.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restarts)));
+    sort(&mut out);
     Ok(out)
+}
+
+/// The newest first: by their numbers, which only grow. The clock by which they were made may have been set back.
+fn sort(observed: &mut Observed) {
+    observed.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+    observed.containers.sort_by_key(|c| std::cmp::Reverse((c.restarts, c.created_at)));
 }
 
 fn sandbox(mut s: v1::PodSandboxStatus) -> Sandbox {
@@ -82,6 +87,8 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
         sandbox,
         name: s.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),
         state: match v1::ContainerState::try_from(s.state) {
+            // Its start was given up with the call, as the agent that called had ended: it never ran.
+            Ok(v1::ContainerState::ContainerExited) if is_abandoned(&s.reason, &s.message) => State::Created,
             Ok(v1::ContainerState::ContainerCreated) => State::Created,
             Ok(v1::ContainerState::ContainerRunning) => State::Running,
             Ok(v1::ContainerState::ContainerExited) => State::Exited,
@@ -100,6 +107,11 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
     }
 }
 
+/// Whether a container ended because the agent did while it was to be made (containerd's words): no program of it was begun.
+fn is_abandoned(reason: &str, message: &str) -> bool {
+    reason == "StartError" && message.starts_with("failed to create containerd task") && message.contains("context canceled")
+}
+
 /// What a runtime says of a Linux container's resources (upstream toKubeContainerResources).
 fn enforced(r: &v1::LinuxContainerResources) -> Enforced {
     let positive = |n: i64| (n > 0).then_some(n);
@@ -114,4 +126,43 @@ fn enforced(r: &v1::LinuxContainerResources) -> Enforced {
 
 fn time(nanos: i64) -> Option<Timestamp> {
     if nanos == 0 { None } else { Timestamp::from_nanosecond(nanos.into()).ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_found_though_the_clock_was_set_back() {
+        let at = |second: i64| Some(Timestamp::from_second(second).unwrap());
+        let sandbox = |attempt: u32, second: i64| Sandbox { id: format!("s{attempt}"), attempt, created_at: at(second), ..Default::default() };
+        let container = |id: &str, restarts: u32, second: i64| Container {
+            id: id.into(),
+            name: "c".into(),
+            restarts,
+            created_at: at(second),
+            ..Default::default()
+        };
+        // The second attempts were made after an hour had been taken back; the third was made twice.
+        let containers = vec![container("first", 0, 7200), container("third", 2, 3700), container("second", 1, 3600), container("again", 2, 3800)];
+        let mut observed = Observed { sandboxes: vec![sandbox(0, 7200), sandbox(1, 3600)], containers };
+        sort(&mut observed);
+        assert_eq!(observed.sandboxes[0].id, "s1");
+        let order: Vec<&str> = observed.containers.iter().map(|c| c.id.as_str()).collect();
+        assert_eq!(order, ["again", "third", "second", "first"]);
+    }
+
+    #[test]
+    fn a_start_that_ended_with_its_agent_was_none() {
+        let state = |reason: &str, message: &str| {
+            let exited = v1::ContainerState::ContainerExited as i32;
+            let status = v1::ContainerStatus { state: exited, reason: reason.into(), message: message.into(), exit_code: 128, ..Default::default() };
+            container(status, "s".into()).state
+        };
+        let task = |why: &str| format!("failed to create containerd task: failed to create shim task: {why}: unknown");
+        assert_eq!(state("StartError", &task("context canceled")), State::Created);
+        assert_eq!(state("StartError", &task("OCI runtime create failed: runc create failed: exec: no such file")), State::Exited);
+        assert_eq!(state("StartError", "failed to start containerd task: context canceled"), State::Exited, "it may have run");
+        assert_eq!(state("Error", &task("context canceled")), State::Exited);
+    }
 }
