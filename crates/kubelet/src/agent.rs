@@ -20,11 +20,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::bundles::Bundles;
-use crate::config::{Config, NetworkGate, Polls};
+use crate::config::{Cgroups, Config, NetworkGate, Polls};
 use crate::counts::Counts as NodeCounts;
 use crate::cri_config::NodeSide;
 use crate::devices::Devices;
 use crate::eviction::Pressure;
+use crate::groups;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::images::node_keyring::NodeKeyring;
@@ -378,12 +379,12 @@ impl Agent {
     /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
     /// list of pods, and removes logs of pods that are gone.
     pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
-        let logs = self.log_directories();
-        // Before the pods, so that none that comes meanwhile loses its devices.
+        // Before the pods, so that none that comes meanwhile loses its devices, its control groups or its sandbox.
+        let (logs, groups) = (self.log_directories(), self.groups());
         let with_devices = self.devices.pods();
+        let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
         with_devices.difference(&known).for_each(|gone| self.devices.release(gone));
-        let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         for sandbox in sandboxes {
             let Some(owner) = sandbox.labels.get(POD_UID) else {
                 continue;
@@ -395,6 +396,7 @@ impl Agent {
             self.end_orphan(&sandbox.id).await?;
         }
         self.remove_orphaned_logs(logs, |pod| known.contains(pod));
+        self.remove_groups(groups, |pod| known.contains(pod));
         Ok(())
     }
 
@@ -438,6 +440,17 @@ impl Agent {
                 tracing::warn!(logs = name, error = %error.as_report(), "removing the logs of a gone pod failed");
             }
         }
+    }
+
+    /// The control groups of pods; none where systemd has them.
+    pub(crate) fn groups(&self) -> Vec<(String, PodPath)> {
+        let driver = self.side.runtime_cgroups.get().copied().unwrap_or(self.side.cgroups);
+        if self.side.os.is_windows() || driver != Cgroups::Files { Vec::new() } else { groups::of_pods(&self.root) }
+    }
+
+    /// Removes those of pods that are not `kept`. They were listed before it was known which pods that are.
+    pub(crate) fn remove_groups(&self, listed: Vec<(String, PodPath)>, kept: impl Fn(&str) -> bool) {
+        listed.iter().filter(|(uid, _)| !kept(uid)).for_each(|(_, group)| groups::remove(&self.root, group));
     }
 
     async fn end_orphan(&self, sandbox: &str) -> Result<(), cri::Error> {

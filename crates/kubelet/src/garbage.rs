@@ -2,11 +2,12 @@
 //!
 //! Flow: the runtime's lists → [`plan`] names what goes → it goes. A container's dead attempts are kept by their number, all dead containers
 //! by theirs; those of pods that are gone, and under disk pressure those of pods that have ended, go whole. Sandboxes that are not ready and
-//! hold no container go but for the newest of each pod. Log directories of pods that are gone go, and links to logs that are not there.
+//! hold no container go but for the newest of each pod. Log directories and control groups of pods that are gone go, and links to logs that are not there.
 //! Guarantees: the newest attempt of a container of a pod that goes on stays whatever the numbers say, because the agent knows by it that the
 //! container ran; nothing is taken for left over before the node knows all its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ struct Dead {
     id: String,
     pod: String,
     name: String,
+    /// Of the runs of this container: larger is newer, whatever the clock was set to meanwhile.
+    attempt: u32,
     created_at: i64,
     /// It may run: it is stopped first.
     unknown: bool,
@@ -39,6 +42,7 @@ struct Dead {
 struct Shell {
     id: String,
     pod: String,
+    attempt: u32,
     created_at: i64,
     /// It is ready, or holds containers.
     active: bool,
@@ -65,16 +69,16 @@ impl Whole {
     }
 }
 
-/// The containers that go, in this order. `oldest` is the latest time at which one may have been made.
-fn containers(mut dead: Vec<Dead>, policy: &DeadContainers, whole: &Whole, oldest: i64) -> Vec<Dead> {
-    dead.retain(|c| c.created_at <= oldest);
+/// The containers that go, in this order; none of those that were made in the time `young`.
+fn containers(mut dead: Vec<Dead>, policy: &DeadContainers, whole: &Whole, young: &RangeInclusive<i64>) -> Vec<Dead> {
+    dead.retain(|c| !young.contains(&c.created_at));
     let (mut gone, rest): (Vec<Dead>, Vec<Dead>) = dead.into_iter().partition(|c| whole.takes(&c.pod));
     let mut units: BTreeMap<(String, String), Vec<Dead>> = BTreeMap::new();
     for c in rest {
         units.entry((c.pod.clone(), c.name.clone())).or_default().push(c);
     }
     // The newest stay.
-    units.values_mut().for_each(|unit| unit.sort_by_key(|c| std::cmp::Reverse(c.created_at)));
+    units.values_mut().for_each(|unit| unit.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at))));
     let mut shorten = |units: &mut BTreeMap<_, Vec<Dead>>, most: usize| {
         units.values_mut().for_each(|unit| gone.extend(unit.split_off(most.min(unit.len())).into_iter().rev()));
     };
@@ -102,7 +106,7 @@ fn sandboxes(shells: Vec<Shell>, whole: &Whole) -> Vec<String> {
     }
     let mut gone = Vec::new();
     for (pod, mut shells) in of_pods {
-        shells.sort_by_key(|s| std::cmp::Reverse(s.created_at));
+        shells.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
         let kept = usize::from(!whole.takes(&pod));
         gone.extend(shells.into_iter().skip(kept).filter(|s| !s.active).rev().map(|s| s.id));
     }
@@ -124,26 +128,31 @@ impl Agent {
     pub(crate) async fn collect_dead(&self, policy: &DeadContainers, also_of_ended: bool) -> Result<(), cri::Error> {
         let all = self.cri.list_containers(v1::ListContainersRequest::default()).await?;
         let shells = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
-        let logs = self.log_directories();
+        let (logs, groups) = (self.log_directories(), self.groups());
         // After the lists: a pod that comes in between is known.
         let whole = self.whole(&all, also_of_ended);
         let min_age = SignedDuration::try_from(policy.min_age).unwrap_or(SignedDuration::MAX);
-        let oldest = Timestamp::now().checked_sub(min_age).map_or(0, |at| i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX));
+        let nanos = |at: Timestamp| i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX);
+        let now = Timestamp::now();
+        // What comes from the future is not young: the clock was set back.
+        let young = now.checked_sub(min_age).map_or(0, nanos).saturating_add(1)..=nanos(now);
         let dead = all.into_iter().filter_map(dead).collect();
-        for container in containers(dead, policy, &whole, oldest) {
+        for container in containers(dead, policy, &whole, &young) {
             self.remove_dead(&container).await;
         }
         let left = self.cri.list_containers(v1::ListContainersRequest::default()).await?;
         let held: BTreeSet<&String> = left.iter().map(|c| &c.pod_sandbox_id).collect();
         let shell = |s: v1::PodSandbox| {
             let ready = s.state == v1::PodSandboxState::SandboxReady as i32;
-            Some(Shell { pod: s.labels.get(POD_UID)?.clone(), active: ready || held.contains(&s.id), created_at: s.created_at, id: s.id })
+            let attempt = s.metadata.as_ref().map_or(0, |m| m.attempt);
+            Some(Shell { pod: s.labels.get(POD_UID)?.clone(), attempt, active: ready || held.contains(&s.id), created_at: s.created_at, id: s.id })
         };
         for id in sandboxes(shells.into_iter().filter_map(shell).collect(), &whole) {
             self.remove_shell(id).await;
         }
         if whole.complete {
             self.remove_orphaned_logs(logs, |pod| whole.known.contains(pod) && !whole.evicted.contains(pod));
+            self.remove_groups(groups, |pod| whole.known.contains(pod));
         }
         self.remove_dangling_links(&left.into_iter().map(|c| c.id).collect());
         Ok(())
@@ -164,7 +173,7 @@ impl Agent {
         for c in all {
             let Some(unit) = c.labels.get(POD_UID).zip(c.labels.get(CONTAINER_NAME)) else { continue };
             let known = newest.entry(unit).or_insert(c);
-            if c.created_at > known.created_at {
+            if (attempt(c), c.created_at) > (attempt(known), known.created_at) {
                 *known = c;
             }
         }
@@ -201,31 +210,39 @@ impl Agent {
     }
 }
 
+/// How often the container had been restarted before.
+fn attempt(c: &v1::Container) -> u32 {
+    c.metadata.as_ref().map_or(0, |m| m.attempt)
+}
+
 /// A container of a pod, unless it runs.
 fn dead(c: v1::Container) -> Option<Dead> {
     let running = c.state == v1::ContainerState::ContainerRunning as i32;
     let (pod, name) = (c.labels.get(POD_UID)?.clone(), c.labels.get(CONTAINER_NAME)?.clone());
     let unknown = c.state == v1::ContainerState::ContainerUnknown as i32;
-    (!running).then_some(Dead { id: c.id, pod, name, created_at: c.created_at, unknown })
+    let attempt = attempt(&c);
+    (!running).then_some(Dead { id: c.id, pod, name, attempt, created_at: c.created_at, unknown })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// `POD/NAME@TIME`.
+    /// `POD/NAME@TIME`, perhaps with `#ATTEMPT`.
     fn dead(texts: &[&str]) -> Vec<Dead> {
         let one = |text: &&str| {
             let (pod, rest) = text.split_once('/').unwrap();
-            let (name, at) = rest.split_once('@').unwrap();
-            Dead { id: (*text).to_owned(), pod: pod.to_owned(), name: name.to_owned(), created_at: at.parse().unwrap(), unknown: false }
+            let (name, rest) = rest.split_once('@').unwrap();
+            let (at, attempt) = rest.split_once('#').unwrap_or((rest, "0"));
+            let (created_at, attempt) = (at.parse().unwrap(), attempt.parse().unwrap());
+            Dead { id: (*text).to_owned(), pod: pod.to_owned(), name: name.to_owned(), attempt, created_at, unknown: false }
         };
         texts.iter().map(one).collect()
     }
 
     fn gone(texts: &[&str], per_container: Option<usize>, total: Option<usize>, whole: &Whole) -> Vec<String> {
         let policy = DeadContainers { min_age: Duration::ZERO, per_container, total };
-        containers(dead(texts), &policy, whole, 1000).into_iter().map(|c| c.id).collect()
+        containers(dead(texts), &policy, whole, &(1001..=3000)).into_iter().map(|c| c.id).collect()
     }
 
     fn whole(known: &[&str], ended: &[&str]) -> Whole {
@@ -245,6 +262,8 @@ mod tests {
         assert_eq!(gone(&all, Some(2), Some(2), &known), ["a/c@1", "a/c@2", "a/c@3"]);
         assert_eq!(gone(&all, None, Some(0), &known), ["a/c@1", "a/c@2", "a/c@3", "b/c@4", "a/d@5"]);
         assert_eq!(gone(&[], None, Some(0), &known), [""; 0]);
+        let set_back = ["a/c@5000#0", "a/c@10#1", "a/c@20#2"];
+        assert_eq!(gone(&set_back, Some(1), None, &known), ["a/c@5000#0", "a/c@10#1"], "the clock was set back after the first");
         let needed = Whole { needed: ["a/c@3".to_owned()].into(), ..known };
         assert_eq!(gone(&all, Some(0), None, &needed), ["a/c@1", "a/c@2", "a/d@5", "b/c@4"], "the agent knows by it that it ran");
     }
@@ -259,7 +278,9 @@ mod tests {
 
     #[test]
     fn the_newest_sandbox_of_a_pod_stays() {
-        let shell = |pod: &str, at: i64, active: bool| Shell { id: format!("{pod}{at}"), pod: pod.to_owned(), created_at: at, active };
+        let shell = |pod: &str, at: i64, active: bool| Shell { id: format!("{pod}{at}"), pod: pod.to_owned(), attempt: 0, created_at: at, active };
+        let set_back = vec![shell("a", 7, false), Shell { attempt: 1, ..shell("a", 1, false) }];
+        assert_eq!(sandboxes(set_back, &whole(&["a"], &[])), ["a7"]);
         let all =
             vec![shell("a", 1, false), shell("a", 3, true), shell("a", 2, true), shell("b", 1, false), shell("b", 2, false), shell("z", 1, false)];
         assert_eq!(sandboxes(all.clone(), &whole(&["a", "b"], &[])), ["a1", "b1", "z1"]);

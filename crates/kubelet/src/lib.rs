@@ -21,6 +21,7 @@ mod error;
 mod eviction;
 mod garbage;
 mod go_time;
+mod groups;
 mod health;
 mod image_gc;
 mod images;

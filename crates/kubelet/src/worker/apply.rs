@@ -245,6 +245,7 @@ impl Worker {
             tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "removing a pod's directories failed; trying again");
             return Outcome::Failed;
         }
+        self.agent.remove_groups(self.agent.groups(), |pod| pod != self.uid);
         Outcome::Done
     }
 
