@@ -170,6 +170,7 @@ soak: setup test-template
 	    cargo test --workspace --no-fail-fast --quiet --lib --test settings --test documents
 	cargo test --workspace --test e2e --no-run
 	for round in $$(seq 1 $(or $(ROUNDS),5)); do tools/e2e || exit 1; done
+	tools/containerd --soak kills=$(or $(KILLS),1000) away=$(or $(AWAY),600)
 
 # Formatting, clippy, the fuzz targets' build, licences and sources of dependencies, the oldest Rust version.
 lint:

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, container, kubectl};
 use crate::machine::held;
+use crate::soak::leaks::control_groups;
 
 pub async fn logs_are_rotated_and_old_runs_removed(cluster: Arc<Cluster>) {
     cluster.pod("chatty", json!({"containers": [{"name": "c", "command": ["sh", "-c", "i=0; while :; do i=$((i+1)); echo line $i of a long text that fills the log; [ $((i % 500)) -ne 0 ] || sleep 0.2; done"]}]})).await;
@@ -54,8 +55,8 @@ pub async fn nothing_is_left_of_deleted_pods(cluster: Arc<Cluster>) {
     let entries = |directory: &str| std::fs::read_dir(directory).map(Iterator::count).unwrap_or_default();
     cluster
         .until("no trace of pods", async || {
-            let left = (held(), mounts(), entries("/var/lib/kubelet/pods"), entries("/var/log/pods"));
-            if left.0.is_empty() && left.1.is_empty() && left.2 == 0 && left.3 == 0 { Ok(()) } else { Err(format!("{left:?}")) }
+            let left = (held(), mounts(), entries("/var/lib/kubelet/pods"), entries("/var/log/pods"), control_groups());
+            if left.0.is_empty() && left.1.is_empty() && left.2 == 0 && left.3 == 0 && left.4.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
         })
         .await;
 }

@@ -14,6 +14,8 @@ pub const TCP: &str = "127.0.0.1:10010";
 /// Where plug-ins and their configuration are.
 pub const CNI: &str = "/run/cni";
 const CONFIG: &str = "/run/containerd.toml";
+/// What moves the agent's clock, where it is there.
+pub const CLOCK: &str = "/run/clock.so";
 
 /// A process that is ended and started again by name.
 pub struct Process {
@@ -36,6 +38,9 @@ impl Process {
         Self::of("node", || {
             let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
             command.args(["node", "--config", "/run/node.yaml"]);
+            if Path::new(CLOCK).exists() {
+                command.env("LD_PRELOAD", CLOCK);
+            }
             command
         })
     }
@@ -59,6 +64,10 @@ impl Process {
         if let Some(mut child) = self.child.lock().unwrap().take() {
             child.kill().and_then(|()| child.wait()).unwrap_or_else(|error| panic!("ending {}: {error}", self.name));
         }
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.child.lock().unwrap().as_ref().map(Child::id)
     }
 
     /// The end of its log.

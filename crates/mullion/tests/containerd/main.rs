@@ -12,6 +12,7 @@ mod machine;
 mod pods;
 mod restarts;
 mod security;
+mod soak;
 mod streams;
 mod volumes;
 
@@ -58,6 +59,7 @@ const AT_ONCE: &[Case] = &cases![
 const IN_TURN: &[Case] = &cases![
     restarts::an_agent_that_was_killed_adopts_its_pods,
     restarts::containerd_restarts_under_running_pods,
+    soak::ten_kills_lose_and_double_nothing,
     garbage::logs_are_rotated_and_old_runs_removed,
     garbage::nothing_is_left_of_deleted_pods,
 ];
