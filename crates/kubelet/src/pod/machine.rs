@@ -304,7 +304,7 @@ impl PodState {
             Event::ResizeDecided { wanted, verdict } => return self.decided(wanted, verdict),
             Event::Updated { update, result } => return self.updated(&update, result, now),
             Event::Gone => self.gone = true,
-            Event::Node(node) => self.node = node,
+            Event::Node(node) => self.node_changed(node),
             Event::Admitted(verdict) => {
                 self.admission = Admission::Decided;
                 self.memory.refused = verdict.err();
@@ -380,6 +380,14 @@ impl PodState {
         let (reason, message) = (evicted.reason, evicted.message.clone());
         self.memory.evicted = Some(evicted);
         if goes_down { Vec::new() } else { vec![Action::ReportEviction { reason, message }] }
+    }
+
+    /// A runtime that is away has no name; ids of its containers keep theirs.
+    fn node_changed(&mut self, mut node: NodeInfo) {
+        if node.runtime.is_empty() {
+            node.runtime = std::mem::take(&mut self.node.runtime);
+        }
+        self.node = node;
     }
 
     fn clock_moved(&mut self, by: SignedDuration) {

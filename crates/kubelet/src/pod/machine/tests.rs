@@ -156,6 +156,14 @@ fn waits_last_as_long_as_they_were_meant_to_when_the_clock_is_set() {
 }
 
 #[test]
+fn container_ids_keep_the_name_of_a_runtime_that_is_away() {
+    let (mut m, _) = Machine::new(json!({}));
+    let away = NodeInfo { runtime: String::new(), network_ready: false, ..m.state.node.clone() };
+    m.on(Event::Node(away));
+    assert_eq!((m.state.node.runtime.as_str(), m.state.node.network_ready), ("sim", false));
+}
+
+#[test]
 fn a_look_that_began_before_a_change_is_repeated() {
     let mut m = Machine::with_sandbox(json!({}));
     assert_eq!(m.on(Event::RuntimeChanged), ["observe"]);
