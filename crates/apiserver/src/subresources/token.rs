@@ -2,6 +2,7 @@
 
 use super::typed;
 use crate::authn::token::{self, Binding, ISSUER};
+use crate::authz::{Attributes as Asked, Decision};
 use crate::http::call::Call;
 use crate::kind::{Attributes, Kind, Operation, WriteContext};
 use crate::kinds;
@@ -38,15 +39,7 @@ pub(super) async fn create(api: &Api, call: &Call, kind: &Arc<Kind>, context: &W
     check_node_binding(call, kind, binding)?;
     let binding = binding.map(|reference| bind(api, namespace, &account, reference)).transpose()?;
     restrict_node(call, kind, binding.as_ref())?;
-    if let (Some(node), Some(binding)) = (call.user.node_name(), binding.as_ref()) {
-        let pod = api.registry.store.get(&format!("core/pods/{namespace}/{}", binding.name)).map(|entry| entry.value()).unwrap_or_default();
-        let why = |audience| format!("audience {audience:?} not found in pod spec volume, node {node:?} may only request the audiences of its pods");
-        if let Some(audience) = unnamed_audience(&pod, &given)
-            && !drivers(&api.registry.store, &pod, namespace).iter().any(|driver| asks_for(&api.registry.store, driver, &given))
-        {
-            return Err(ApiError::forbidden(kind, name, &why(audience)));
-        }
-    }
+    check_audience(api, call, kind, binding.as_ref(), &given)?;
     let now = jiff::Timestamp::now().as_second();
     let claims = token::claims(namespace, &account, &audiences, binding.as_ref(), now, seconds);
     let signed = api.tokens.sign(&claims).map_err(ApiError::internal)?;
@@ -124,12 +117,45 @@ fn bind(api: &Api, namespace: &str, account: &Value, reference: &Value) -> Resul
     Ok(Binding { kind: what.to_string(), name: name.to_string(), uid: live, node })
 }
 
-/// NodeRestriction: a node asks only for the audiences that its pod's volumes name. The first one that none of them names itself.
-fn unnamed_audience(pod: &Value, asked: &[String]) -> Option<String> {
+/// NodeRestriction: a node asks for one audience at a time, which its pod's volumes or their drivers name, or which RBAC lets the node ask
+/// for: the verb `request-serviceaccounts-token-audience` on a resource called as the audience (`validateNodeServiceAccountAudience`).
+fn check_audience(api: &Api, call: &Call, kind: &Kind, binding: Option<&Binding>, given: &[String]) -> Result<(), ApiError> {
+    let (Some(_), Some(binding)) = (call.user.node_name(), binding) else { return Ok(()) };
+    let (namespace, account, user) = (call.info.namespace.as_str(), call.info.name.as_str(), call.user.name.as_str());
+    let audience = match given {
+        [] => "",
+        [one] => one,
+        _ => return Err(ApiError::forbidden(kind, account, "node may only request 0 or 1 audiences")),
+    };
+    let store = &api.registry.store;
+    let pod = store.get(&format!("core/pods/{namespace}/{}", binding.name)).map(|entry| entry.value()).unwrap_or_default();
+    if names(&pod, audience) || drivers(store, &pod, namespace).iter().any(|driver| asks_for(store, driver, audience)) {
+        return Ok(());
+    }
+    let asked = Asked {
+        user: call.user.clone(),
+        verb: "request-serviceaccounts-token-audience".into(),
+        is_resource: true,
+        resource: audience.into(),
+        namespace: namespace.into(),
+        name: account.into(),
+        ..Asked::default()
+    };
+    match api.registry.authorizer.decide(&asked) {
+        Decision::Allow(_) => Ok(()),
+        Decision::NoOpinion(_) => {
+            let why = format!("audience {audience:?} not found in pod spec volume, {user} is not authorized to request tokens for this audience");
+            Err(ApiError::forbidden(kind, account, &why))
+        }
+    }
+}
+
+/// Whether a projected volume of a pod names an audience: "" is the API server's own.
+fn names(pod: &Value, audience: &str) -> bool {
     let volumes = object::list(pod, &["spec", "volumes"]).iter();
     let sources = volumes.flat_map(|volume| object::list(volume, &["projected", "sources"]));
-    let known: Vec<&str> = sources.map(|source| object::text(source, &["serviceAccountToken", "audience"])).collect();
-    asked.iter().find(|audience| !known.contains(&audience.as_str())).cloned()
+    let mut tokens = sources.filter_map(|source| object::lookup(source, &["serviceAccountToken"]));
+    tokens.any(|token| object::text(token, &["audience"]) == audience)
 }
 
 /// The CSI drivers of a pod's volumes: those of inline volumes, and those behind its claims.
@@ -153,11 +179,10 @@ fn drivers(store: &Store, pod: &Value, namespace: &str) -> Vec<String> {
     object::list(pod, &["spec", "volumes"]).iter().filter_map(of).filter(|driver| !driver.is_empty()).collect()
 }
 
-/// Whether a driver asks for tokens with all these audiences.
-fn asks_for(store: &Store, driver: &str, asked: &[String]) -> bool {
+/// Whether a driver asks for tokens of an audience.
+fn asks_for(store: &Store, driver: &str, audience: &str) -> bool {
     let Some(driver) = store.get(&format!("storage.k8s.io/csidrivers//{driver}")).map(|entry| entry.value()) else { return false };
-    let known: Vec<&str> = object::list(&driver, &["spec", "tokenRequests"]).iter().map(|request| object::text(request, &["audience"])).collect();
-    asked.iter().all(|audience| known.contains(&audience.as_str()))
+    object::list(&driver, &["spec", "tokenRequests"]).iter().any(|request| object::text(request, &["audience"]) == audience)
 }
 
 /// NodeRestriction: the binding of a node's token names one pod for good.
@@ -195,10 +220,11 @@ mod tests {
 
     #[test]
     fn a_node_asks_for_its_pod_s_audiences() {
-        let pod = json!({"spec": {"volumes": [{"projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}, {"configMap": {}}]}}]}});
-        assert_eq!(unnamed_audience(&pod, &[]), None);
-        assert_eq!(unnamed_audience(&pod, &["vault".into()]), None);
-        assert_eq!(unnamed_audience(&pod, &["vault".into(), "bank".into()]), Some("bank".into()));
+        let pod = |sources: Value| json!({"spec": {"volumes": [{"projected": {"sources": sources}}]}});
+        let vault = pod(json!([{"serviceAccountToken": {"audience": "vault"}}, {"configMap": {}}]));
+        assert!(names(&vault, "vault"));
+        assert!(!names(&vault, "bank") && !names(&vault, ""), "a source without a token names no audience");
+        assert!(names(&pod(json!([{"serviceAccountToken": {"path": "token"}}])), ""));
     }
 
     #[tokio::test]
@@ -220,7 +246,7 @@ mod tests {
         assert_eq!(drivers(&store, &claims("data"), "a"), ["bound"]);
         assert_eq!(drivers(&store, &pod(json!([{"name": "scratch", "ephemeral": {}}])), "a"), ["made"]);
         assert!(drivers(&store, &claims("false"), "a").is_empty());
-        assert!(asks_for(&store, "bound", &["bank".into()]) && asks_for(&store, "bound", &["vault".into(), "bank".into()]));
-        assert!(!asks_for(&store, "bound", &["other".into()]) && !asks_for(&store, "made", &["vault".into()]));
+        assert!(asks_for(&store, "bound", "bank") && asks_for(&store, "bound", "vault"));
+        assert!(!asks_for(&store, "bound", "other") && !asks_for(&store, "made", "vault"));
     }
 }

@@ -1,6 +1,6 @@
 //! The Node authorizer: a node reaches what its own pods use.
 
-use super::{answered, made};
+use super::{answered, made, posted};
 use crate::common::TestServer;
 use http::Request;
 use http_body_util::Full;
@@ -179,5 +179,35 @@ async fn a_node_reaches_what_its_own_pods_use() {
             }
         }
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_asks_for_audiences_of_its_pods_and_of_its_roles() {
+    let server = cluster().await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/robot/token";
+    let get = Request::get("/api/v1/namespaces/default/pods/robot").body(Full::new("".into())).unwrap();
+    let pod = answered(&server, "admin", &["system:masters"], get).await.1;
+    let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "robot", "uid": pod["metadata"]["uid"]});
+    let ask = async |audiences: Value| {
+        let body = json!({"spec": {"audiences": audiences, "boundObjectRef": bound}});
+        let (code, answer) = posted(&server, "system:node:n1", &["system:nodes"], path, &body).await;
+        (code, answer["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let refused = "serviceaccounts \"robot\" is forbidden: audience \"registry.example\" not found in pod spec volume, \
+        system:node:n1 is not authorized to request tokens for this audience";
+    assert_eq!(ask(json!(["registry.example"])).await, (403, refused.to_owned()));
+    let (code, message) = ask(json!(["registry.example", "other"])).await;
+    assert!(code == 403 && message.ends_with("node may only request 0 or 1 audiences"), "{message}");
+    // What an image credential provider needs (upstream's ServiceAccountNodeAudienceRestriction), for one account.
+    let rules = json!([{"apiGroups": [""], "resources": ["registry.example"], "verbs": ["request-serviceaccounts-token-audience"],
+        "resourceNames": ["robot"]}]);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    made(&server, &format!("{rbac}/clusterroles"), &json!({"metadata": {"name": "audience"}, "rules": rules})).await;
+    let binding = json!({"metadata": {"name": "audience"}, "subjects": [{"kind": "Group", "name": "system:nodes", "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {"kind": "ClusterRole", "name": "audience", "apiGroup": "rbac.authorization.k8s.io"}});
+    made(&server, &format!("{rbac}/clusterrolebindings"), &binding).await;
+    assert_eq!(ask(json!(["registry.example"])).await.0, 201);
+    assert_eq!(ask(json!(["other.example"])).await.0, 403, "another audience");
     server.stop().await;
 }
