@@ -6,7 +6,7 @@ use common::{TestServer, pod};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Service};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn the_slice_works_in_process() {
@@ -181,7 +181,13 @@ async fn tls_clients_are_who_their_certificates_say() {
     let server = TestServer::start().await;
     let admin: Api<Namespace> = Api::all(server.tls_client("kubernetes-admin", "system:masters").await);
     admin.get("default").await.unwrap();
-    let bob: Api<Namespace> = Api::all(server.tls_client("bob", "people").await);
+    let client = server.tls_client("bob", "people").await;
+    let review = http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews").header("content-type", "application/json");
+    let answer: Value = client.request(review.body(b"{}".to_vec()).unwrap()).await.unwrap();
+    let proof = answer["status"]["userInfo"]["extra"]["authentication.kubernetes.io/credential-id"][0].as_str().unwrap_or_default().to_owned();
+    let digest = proof.strip_prefix("X509SHA256=").expect("the certificate is named");
+    assert!(digest.len() == 64 && digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')), "{proof}");
+    let bob: Api<Namespace> = Api::all(client);
     let refused = bob.get("default").await.unwrap_err();
     assert!(refused.to_string().contains("namespaces \"default\" is forbidden: User \"bob\" cannot get resource \"namespaces\""), "{refused}");
     server.stop().await;

@@ -5,6 +5,7 @@ pub mod bootstrap_token;
 pub mod token;
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Group of all authenticated users.
@@ -19,6 +20,9 @@ pub const NODES: &str = "system:nodes";
 pub const NODE_USER: &str = "system:node:";
 /// The prefix of a ServiceAccount's user name.
 pub const SERVICE_ACCOUNT_USER: &str = "system:serviceaccount:";
+
+/// The member of [`UserInfo::extra`] that names what proved the user: a certificate or a token.
+pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// Upstream's `user.Info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,12 +71,15 @@ impl UserInfo {
     }
 }
 
-/// The identity of a verified client certificate: common name and organisations.
+/// The identity of a verified client certificate: common name and organisations; its digest is the credential
+/// (apiserver/pkg/authentication/request/x509 `CommonNameUserConversion`).
 pub fn from_certificate(der: &[u8]) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
     let groups: Vec<&str> = certificate.subject().iter_organization().filter_map(|group| group.as_str().ok()).collect();
-    Some(UserInfo::new(name, &groups))
+    let digest: String = Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect();
+    let extra = Map::from_iter([(CREDENTIAL_ID.to_owned(), json!([format!("X509SHA256={digest}")]))]);
+    Some(UserInfo { extra, ..UserInfo::new(name, &groups) })
 }
 
 #[cfg(test)]
@@ -88,6 +95,9 @@ mod tests {
         let user = from_certificate(&der[0]).unwrap();
         assert_eq!(user.node_name(), Some("n1"));
         assert_eq!(user.groups, [NODES, AUTHENTICATED]);
+        let digest = ring::digest::digest(&ring::digest::SHA256, &der[0]);
+        let digest: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(user.extra["authentication.kubernetes.io/credential-id"], json!([format!("X509SHA256={digest}")]));
         assert!(from_certificate(b"x").is_none());
     }
 

@@ -55,7 +55,7 @@ pub fn user(store: &Store, claims: &Value, audiences: &[&str], now: i64) -> Opti
     alive(store, "serviceaccounts", namespace, name, uid, now)?;
     let mut extra = Map::new();
     if let Some(jti) = claims.get("jti").and_then(Value::as_str) {
-        extra.insert("authentication.kubernetes.io/credential-id".into(), json!([format!("JTI={jti}")]));
+        extra.insert(super::CREDENTIAL_ID.into(), json!([format!("JTI={jti}")]));
     }
     for (member, plural, scope) in [("pod", "pods", namespace), ("secret", "secrets", namespace), ("node", "nodes", "")] {
         let Some(reference) = bound.get(member) else { continue };
