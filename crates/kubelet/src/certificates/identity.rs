@@ -3,7 +3,7 @@
 //!
 //! | bootstrap kubeconfig | `rotateCertificates` | what happens |
 //! | --- | --- | --- |
-//! | none, or the kubeconfig is good | false | the kubeconfig's credentials, for ever |
+//! | none, or the kubeconfig is good | false | the kubeconfig's credentials; files that it names are read again when somebody replaces them |
 //! | the kubeconfig is missing or has expired | false | a certificate is asked for, then as above |
 //! | none, or the kubeconfig is good | true | the newest certificate in the directory, replaced before its end |
 //! | the kubeconfig is missing or has expired | true | both |
@@ -16,7 +16,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use cluster::Renewal;
 use kube::{Client, Config};
@@ -28,6 +28,9 @@ use tokio::sync::watch;
 use super::bootstrap::{Bootstrap, BootstrapError, credentials};
 use super::manager::{Manager, ManagerError, Parts, Purpose, Requester};
 use super::{Counts, OtherNode, check_node, client_subject};
+
+/// How often the files of a kubeconfig are read whose certificate somebody else replaces (upstream: each 5 minutes, and at each handshake).
+const LOOK: Duration = Duration::from_secs(60);
 
 /// Why a node has no identity.
 #[derive(Debug, thiserror::Error)]
@@ -107,11 +110,12 @@ pub async fn identity(settings: &Settings) -> Result<Identity, IdentityError> {
         }
         Some(bootstrap) => {
             let (client, renewal) = cluster::renewable(None);
-            let kubeconfig = settings.kubeconfig.clone();
+            let (kubeconfig, settings_of_work) = (settings.kubeconfig.clone(), settings.clone());
             let work = async move {
                 bootstrap.run().await?;
                 renewal.replace(cluster::client_from_kubeconfig(&kubeconfig).await?);
-                std::future::pending().await
+                let known = certificate_of(&kubeconfig).await;
+                Ok(follow_files(&settings_of_work, known, &renewal).await)
             };
             Ok(Identity { client, counts: None, work: Box::pin(work) })
         }
@@ -139,8 +143,10 @@ impl Settings {
             self.check(&given.pair, path)?;
         }
         if !self.rotates {
-            let client = cluster::client_from_kubeconfig(path).await?;
-            return Ok(Identity { client, counts: None, work: Box::pin(std::future::pending()) });
+            let (client, renewal) = cluster::renewable(Some(cluster::client_from_kubeconfig(path).await?));
+            let (settings, known) = (self.clone(), given.map(|given| given.pair));
+            let work = async move { Ok(follow_files(&settings, known, &renewal).await) };
+            return Ok(Identity { client, counts: None, work: Box::pin(work) });
         }
         let (inline, files) = match given {
             Some(given) if given.files.is_none() => (Some(given.pair).filter(|pair| pair.is_valid(SystemTime::now())), None),
@@ -196,8 +202,107 @@ impl Settings {
     }
 }
 
+/// The client certificate of a kubeconfig, where it can be read.
+async fn certificate_of(kubeconfig: &std::path::Path) -> Option<Pair> {
+    let config = cluster::config_from_kubeconfig(kubeconfig).await.ok()?;
+    credentials(&config).ok()?.map(|given| given.pair)
+}
+
+/// Uses another client certificate when somebody replaces that of the kubeconfig, or its files (upstream: client-go transport/cert_rotation.go;
+/// tokens in files are read again by the client itself). Certificates that cannot be used are left alone, for ever.
+async fn follow_files(settings: &Settings, mut known: Option<Pair>, renewal: &Renewal) -> Infallible {
+    let path = &settings.kubeconfig;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(found) = certificate_of(path).await else { continue };
+        if known.as_ref().is_some_and(|known| known.cert_pem() == found.cert_pem() && known.key_pem() == found.key_pem()) {
+            continue;
+        }
+        let usable = match settings.check(&found, path) {
+            Ok(()) => cluster::client_from_kubeconfig(path).await.map_err(IdentityError::from),
+            Err(error) => Err(error),
+        };
+        match usable {
+            Ok(client) => {
+                renewal.replace(client);
+                tracing::info!("the kubeconfig has a new client certificate; watches start again under it");
+            }
+            Err(error) => tracing::warn!(error = %error.as_report(), "the kubeconfig has a new client certificate that cannot be used"),
+        }
+        // Either way it is not looked at again.
+        known = Some(found);
+    }
+}
+
 fn use_pair(renewal: &Renewal, server: &Config, pair: &Pair) -> Result<(), IdentityError> {
     let client = cluster::with_certificate(server, &pair.cert_pem(), pair.key_pem());
     renewal.replace(client.map_err(|error| IdentityError::Certificate(Box::new(error)))?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::path::Path;
+
+    use kube::config::Kubeconfig;
+
+    fn issue(node: &str) -> pki::CertKey {
+        let ca = pki::Ca::generate("ca", Duration::from_secs(86_400)).unwrap();
+        let orgs = vec!["system:nodes".to_owned()];
+        ca.issue(&pki::CertRequest { cn: format!("system:node:{node}"), orgs, client: true, days: 1, ..Default::default() }).unwrap()
+    }
+
+    fn write(dir: &Path, issued: &pki::CertKey) {
+        std::fs::write(dir.join("client.pem"), format!("{}{}", issued.cert_pem, issued.key_pem)).unwrap();
+    }
+
+    fn kubeconfig(dir: &Path) -> PathBuf {
+        let file = dir.join("client.pem").display().to_string();
+        let text = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"client-certificate": file, "client-key": file}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        });
+        let _: Kubeconfig = serde_json::from_value(text.clone()).unwrap();
+        let path = dir.join("kubelet.conf");
+        std::fs::write(&path, text.to_string()).unwrap();
+        path
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_somebody_replaces_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &issue("n"));
+        let settings = Settings {
+            kubeconfig: kubeconfig(dir.path()),
+            bootstrap_kubeconfig: None,
+            cert_dir: dir.path().to_owned(),
+            node_name: "n".into(),
+            rotates: false,
+            is_agent: true,
+        };
+        let known = certificate_of(&settings.kubeconfig).await;
+        let (client, renewal) = cluster::renewable(None);
+        // A request waits as long as there are no credentials, and fails with any: nobody listens.
+        let asks = async || client.apiserver_version().await.is_err();
+        let follow = follow_files(&settings, known, &renewal);
+        tokio::pin!(follow);
+        let mut replaced = async |within: Duration| {
+            tokio::select! {
+                never = &mut follow => match never {},
+                answered = asks() => answered,
+                () = tokio::time::sleep(within) => false,
+            }
+        };
+        assert!(!replaced(Duration::from_secs(600)).await, "nothing changed");
+        write(dir.path(), &issue("other"));
+        assert!(!replaced(Duration::from_secs(600)).await, "that of another node");
+        std::fs::write(dir.path().join("client.pem"), "half of a fi").unwrap();
+        assert!(!replaced(Duration::from_secs(600)).await, "nothing that can be used");
+        write(dir.path(), &issue("n"));
+        assert!(replaced(Duration::from_secs(600)).await);
+    }
 }

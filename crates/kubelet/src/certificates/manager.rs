@@ -281,3 +281,56 @@ fn random() -> f64 {
     // Up to a fifth is added.
     (backoff::jittered(UNIT) - UNIT).as_secs_f64() / UNIT.as_secs_f64() * 5.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::path::Path;
+
+    use tokio::time::{Instant, timeout};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn pair() -> Pair {
+        let ca = pki::Ca::generate("ca", HOUR * 48).unwrap();
+        let request = pki::CertRequest { cn: "system:node:n".into(), client: true, days: 1, ..Default::default() };
+        let issued = ca.issue(&request).unwrap();
+        Pair::parse(&issued.cert_pem, &issued.key_pem).unwrap()
+    }
+
+    /// A manager that asks for nothing, because nobody knows what its certificate has to say.
+    fn manager(purpose: Purpose, dir: &Path, is_answered: bool) -> Manager {
+        let store = PairStore::open(dir, purpose.prefix(), None).unwrap();
+        let (_, wanted) = watch::channel(None);
+        let requester: Requester = Box::new(|_| unreachable!("nothing is asked for"));
+        let manager = Manager::new(Parts { purpose, store, first: None, bootstrap: None, wanted, requester }).unwrap();
+        manager.is_answered.store(is_answered, Ordering::Relaxed);
+        manager
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_ends_after_five_minutes_without_a_client_certificate_while_the_server_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let manager = manager(Purpose::Client, dir.path(), true);
+        let current = manager.current.clone();
+        current.send_replace(Some(Arc::new(pair())));
+        let mut run = std::pin::pin!(manager.run());
+        assert!(timeout(HOUR, &mut run).await.is_err(), "it has a good one");
+        current.send_replace(None);
+        let since = Instant::now();
+        let error = run.await.unwrap_err();
+        assert!(matches!(error, ManagerError::Expired { minutes: 5 }), "{error}");
+        let waited = since.elapsed();
+        assert!(waited + LOOK >= WITHOUT && waited <= WITHOUT + LOOK, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_goes_on_while_the_server_is_silent_and_without_a_serving_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let client = manager(Purpose::Client, dir.path(), false);
+        assert!(timeout(HOUR, client.run()).await.is_err(), "a new certificate may come when the server is back");
+        let serving = manager(Purpose::Serving, dir.path(), true);
+        assert!(timeout(HOUR, serving.run()).await.is_err());
+    }
+}
