@@ -55,6 +55,8 @@ pub(crate) struct NodeSide {
     pub runtime_cgroups: Arc<OnceLock<Cgroups>>,
     /// Containers without a seccomp profile have the runtime's.
     pub seccomp_default: bool,
+    /// Where profiles of type Localhost are.
+    pub seccomp_dir: String,
     pub unsafe_sysctls: Vec<String>,
 }
 
@@ -216,6 +218,7 @@ fn linux_sandbox(node: &NodeSide, pod: &Pod, users: Option<v1::UserNamespace>) -
         security.run_as_user = context.run_as_user.map(|value| v1::Int64Value { value });
         security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
         security.supplemental_groups = groups(&context);
+        security.supplemental_groups_policy = groups_policy(&context) as i32;
         let sysctls = context.sysctls.unwrap_or_default();
         config.sysctls = sysctls.into_iter().map(|s| (kube_rules::sysctl::with_dots(&s.name), s.value)).collect();
         config.cgroup_parent = cgroup_parent(node.runtime_cgroups.get().copied().unwrap_or(node.cgroups), pod);
@@ -236,6 +239,14 @@ fn has_privileged(spec: &PodSpec) -> bool {
 
 fn groups(context: &PodSecurityContext) -> Vec<i64> {
     context.fs_group.into_iter().chain(context.supplemental_groups.clone().unwrap_or_default()).collect()
+}
+
+/// Whether a container has the groups of its image's user beside those of the pod.
+fn groups_policy(context: &PodSecurityContext) -> v1::SupplementalGroupsPolicy {
+    match context.supplemental_groups_policy.as_deref() {
+        Some("Strict") => v1::SupplementalGroupsPolicy::Strict,
+        _ => v1::SupplementalGroupsPolicy::Merge,
+    }
 }
 
 /// `/kubepods/burstable/podUID`; of systemd a slice below slices, in whose names hyphens separate the levels.
@@ -412,20 +423,21 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
             run_as_group: s.run_as_group.or(p.run_as_group).map(|value| v1::Int64Value { value }),
             readonly_rootfs: s.read_only_root_filesystem == Some(true),
             supplemental_groups: groups(&p),
+            supplemental_groups_policy: groups_policy(&p) as i32,
             no_new_privs: s.allow_privilege_escalation == Some(false),
             masked_paths: if open { Vec::new() } else { paths(MASKED_PATHS) },
             readonly_paths: if open { Vec::new() } else { paths(READONLY_PATHS) },
-            seccomp: Some(seccomp_profile(seccomp.as_ref(), node.seccomp_default, || who(pod, c))?),
+            seccomp: Some(seccomp_profile(seccomp.as_ref(), node, || who(pod, c))?),
             ..Default::default()
         }),
     })
 }
 
-fn seccomp_profile(profile: Option<&SeccompProfile>, by_default: bool, container: impl Fn() -> String) -> Result<v1::SecurityProfile, SecurityError> {
+fn seccomp_profile(profile: Option<&SeccompProfile>, node: &NodeSide, container: impl Fn() -> String) -> Result<v1::SecurityProfile, SecurityError> {
     use v1::security_profile::ProfileType;
     let of = |kind: ProfileType| v1::SecurityProfile { profile_type: kind as i32, localhost_ref: String::new() };
     match profile {
-        None if by_default => Ok(of(ProfileType::RuntimeDefault)),
+        None if node.seccomp_default => Ok(of(ProfileType::RuntimeDefault)),
         None => Ok(of(ProfileType::Unconfined)),
         Some(p) => match p.type_.as_str() {
             "RuntimeDefault" => Ok(of(ProfileType::RuntimeDefault)),
@@ -436,7 +448,7 @@ fn seccomp_profile(profile: Option<&SeccompProfile>, by_default: bool, container
                 let name = name.ok_or_else(|| SecurityError::NoLocalhostProfile { container: container() })?;
                 Ok(v1::SecurityProfile {
                     profile_type: ProfileType::Localhost as i32,
-                    localhost_ref: format!("/var/lib/kubelet/seccomp/{}", name.trim_start_matches('/')),
+                    localhost_ref: format!("{}/{}", node.seccomp_dir, name.trim_start_matches('/')),
                 })
             }
             other => Err(SecurityError::UnknownSeccompType { profile: other.to_owned(), container: container() }),
@@ -483,6 +495,7 @@ mod tests {
             cgroups: Cgroups::Files,
             runtime_cgroups: Arc::default(),
             seccomp_default: false,
+            seccomp_dir: "/var/lib/kubelet/seccomp".into(),
             unsafe_sysctls: Vec::new(),
         }
     }
@@ -645,6 +658,32 @@ mod tests {
             let (c, image) = (&pod.spec.as_ref().unwrap().containers[0], ImageUse::default());
             let profile = linux_container(&side, &pod, c, &image).unwrap().security_context.unwrap().seccomp.unwrap();
             assert_eq!(profile.profile_type, want as i32, "{context} {default}");
+        }
+    }
+
+    #[test]
+    fn seccomp_profiles_are_below_the_agents_directory() {
+        let pod = pod(json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "profiles/a.json"}}}));
+        let side = NodeSide { seccomp_dir: "/data/kubelet/seccomp".into(), ..node(NodeOs::Linux) };
+        let (c, image) = (&pod.spec.as_ref().unwrap().containers[0], ImageUse::default());
+        let profile = linux_container(&side, &pod, c, &image).unwrap().security_context.unwrap().seccomp.unwrap();
+        assert_eq!(profile.localhost_ref, "/data/kubelet/seccomp/profiles/a.json");
+    }
+
+    #[test]
+    fn the_runtime_is_told_of_strict_groups() {
+        use v1::SupplementalGroupsPolicy::{Merge, Strict};
+        let side = node(NodeOs::Linux);
+        for (context, want) in [
+            (json!({}), Merge),
+            (json!({"supplementalGroupsPolicy": "Merge"}), Merge),
+            (json!({"supplementalGroupsPolicy": "Strict", "supplementalGroups": [7]}), Strict),
+        ] {
+            let pod = pod(json!({"securityContext": context}));
+            let (c, image) = (&pod.spec.as_ref().unwrap().containers[0], ImageUse::default());
+            let container = linux_container(&side, &pod, c, &image).unwrap().security_context.unwrap();
+            let sandbox = linux_sandbox(&side, &pod, None).security_context.unwrap();
+            assert_eq!((container.supplemental_groups_policy(), sandbox.supplemental_groups_policy()), (want, want), "{context}");
         }
     }
 

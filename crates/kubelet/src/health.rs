@@ -38,6 +38,8 @@ pub(crate) struct RuntimeHealth {
     /// Why not, in the words of the Ready condition.
     pub messages: Vec<String>,
     pub handlers: Vec<Handler>,
+    /// Whether it obeys `supplementalGroupsPolicy`; None where it does not say.
+    pub groups_policy: Option<bool>,
 }
 
 /// While something is not ready the answer is what everything waits for, so it is asked often at
@@ -252,5 +254,6 @@ async fn look(client: &cri::Client) -> RuntimeHealth {
         host_network: None,
         messages,
         handlers: status.runtime_handlers.into_iter().map(Handler::of).collect(),
+        groups_policy: status.features.map(|features| features.supplemental_groups_policy),
     }
 }

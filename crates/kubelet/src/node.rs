@@ -119,7 +119,7 @@ impl NodeFacts {
         addresses.push(json!({"type": "Hostname", "address": self.name()}));
         let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
         let runtime = format!("{}://{}", health.name, runtime_version::shown(&health.version));
-        json!({
+        let mut status = json!({
             "addresses": addresses,
             "allocatable": quantities(&self.allocatable),
             "capacity": quantities(&self.capacity),
@@ -139,7 +139,11 @@ impl NodeFacts {
                 "systemUUID": self.facts.system_uuid,
             },
             "runtimeHandlers": health.handlers.iter().map(|h| json!({"name": h.name, "features": {"userNamespaces": h.user_namespaces}})).collect::<Vec<_>>(),
-        })
+        });
+        if let Some(supported) = health.groups_policy {
+            status["features"] = json!({"supplementalGroupsPolicy": supported});
+        }
+        status
     }
 
     fn conditions(&self, health: &RuntimeHealth, pressures: &BTreeSet<Pressure>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
@@ -587,6 +591,7 @@ mod tests {
                 cgroups: Default::default(),
                 runtime_cgroups: Default::default(),
                 seccomp_default: false,
+                seccomp_dir: String::new(),
                 unsafe_sysctls: vec![],
             },
             facts: HostFacts::simulated(os, "m", "b"),
@@ -611,6 +616,7 @@ mod tests {
             host_network: None,
             messages: if network { vec![] } else { vec!["container runtime network not ready: x".into()] },
             handlers: vec![],
+            groups_policy: Some(true),
         }
     }
 

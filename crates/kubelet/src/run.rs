@@ -202,6 +202,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         cgroups: config.containers.cgroups,
         runtime_cgroups: Arc::default(),
         seccomp_default: config.containers.seccomp_default,
+        seccomp_dir: format!("{}/seccomp", config.root_dir.trim_end_matches('/')),
         unsafe_sysctls: config.containers.unsafe_sysctls.clone(),
     };
     let (sender, health) = watch::channel(RuntimeHealth::default());

@@ -14,6 +14,8 @@ pub(crate) struct NodeView<'a> {
     pub isolated: bool,
     /// Kernel settings that it allows beside the safe ones, by name or beginning and `*`.
     pub unsafe_sysctls: &'a [String],
+    /// Whether the runtime obeys `supplementalGroupsPolicy`; None where it has not said so, and the Node object counts.
+    pub groups_policy: Option<bool>,
     /// The pod is a static one, which the node's taints do not concern.
     pub is_static: bool,
 }
@@ -33,7 +35,21 @@ pub(crate) fn admit_but_resources<'a>(pod: &Pod, node: &NodeView<'_>, others: im
 
 fn admit_system(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     sysctl::admit(pod, node.os, node.unsafe_sysctls)?;
-    admit_os(pod, node.os, node.isolated)
+    admit_os(pod, node.os, node.isolated)?;
+    let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let is_strict = context.and_then(|context| context.supplemental_groups_policy.as_deref()) == Some("Strict");
+    if is_strict && !obeys_groups_policy(node) {
+        return Err(Refusal {
+            reason: "SupplementalGroupsPolicyNotSupported".into(),
+            message: "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
+        });
+    }
+    Ok(())
+}
+
+fn obeys_groups_policy(node: &NodeView<'_>) -> bool {
+    let reported = || node.node?.status.as_ref()?.features.as_ref()?.supplemental_groups_policy;
+    node.groups_policy.or_else(reported).unwrap_or(false)
 }
 
 fn admit_place<'a>(pod: &Pod, node: &NodeView<'_>, others: impl Iterator<Item = &'a Pod> + Clone) -> Result<(), Refusal> {
@@ -158,9 +174,40 @@ mod tests {
             allocatable: &allocatable,
             isolated: false,
             unsafe_sysctls: &[],
+            groups_policy: None,
             is_static: false,
         };
         admit(&pod(spec), &view, others.iter()).err().map(|r| (r.reason.into_owned(), r.message))
+    }
+
+    #[test]
+    fn strict_groups_need_a_runtime_that_knows_them() {
+        let strict = pod(json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}));
+        let node = |features: serde_json::Value| -> Node {
+            serde_json::from_value(json!({"metadata": {"name": "lin01"}, "status": {"features": features}})).unwrap()
+        };
+        let (with, without) = (node(json!({"supplementalGroupsPolicy": true})), node(json!({})));
+        let refused = |pod: &Pod, node: Option<&Node>, groups_policy| {
+            let allocatable = Amounts::new();
+            let view = NodeView {
+                os: NodeOs::Linux,
+                node,
+                allocatable: &allocatable,
+                isolated: false,
+                unsafe_sysctls: &[],
+                groups_policy,
+                is_static: false,
+            };
+            admit_system(pod, &view).err().map(|refusal| (refusal.reason.into_owned(), refusal.message))
+        };
+        let want =
+            Some(("SupplementalGroupsPolicyNotSupported".to_owned(), "SupplementalGroupsPolicy=Strict is not supported in this node".to_owned()));
+        assert_eq!(refused(&strict, Some(&with), Some(false)), want, "what the runtime says counts first");
+        assert_eq!(refused(&strict, Some(&with), None), None);
+        assert_eq!(refused(&strict, Some(&without), None), want);
+        assert_eq!(refused(&strict, None, None), want);
+        assert_eq!(refused(&strict, None, Some(true)), None);
+        assert_eq!(refused(&pod(json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}})), None, Some(false)), None);
     }
 
     #[test]

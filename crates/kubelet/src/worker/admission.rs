@@ -100,6 +100,7 @@ impl Worker {
                 allocatable: &allocatable,
                 isolated,
                 unsafe_sysctls: &side.unsafe_sysctls,
+                groups_policy: agent.health.borrow().groups_policy,
                 is_static: self.is_static,
             };
             let others = admitted.iter().filter(|(uid, _)| !preempted.contains(*uid));
