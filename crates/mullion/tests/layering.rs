@@ -180,3 +180,24 @@ fn product_code_starts_no_shell() {
     }
     assert!(wrong.is_empty(), "a shell is started:\n{}", wrong.join("\n"));
 }
+
+/// The tables of past vulnerabilities name tests that there are.
+#[test]
+fn every_vulnerability_in_the_documentation_has_its_test() {
+    let sources = all_sources();
+    let mut rows = 0;
+    for page in ["docs/security.md", "docs/volumes.md"] {
+        let text = std::fs::read_to_string(root().join(page)).expect("a page can be read");
+        for row in text.lines().filter(|line| line.starts_with("| 20")) {
+            let last = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+            let tests: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
+            assert!(!tests.is_empty(), "{page}: no test in {row}");
+            for test in tests {
+                let declared = format!("fn {test}(");
+                assert!(sources.iter().any(|(_, content)| content.contains(&declared)), "{page}: there is no test {test}");
+            }
+            rows += 1;
+        }
+    }
+    assert!(rows > 15, "the tables were not found");
+}

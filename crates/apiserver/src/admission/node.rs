@@ -232,10 +232,10 @@ fn claim(claim: &Value) -> Value {
     claim
 }
 
-/// What a pod names beside itself: nothing a node may make up.
+/// What a pod names beside itself: nothing a node may make up (upstream `HasAPIObjectReference`).
 fn references(pod: &Value) -> Option<&'static str> {
     if !object::text(pod, &["spec", "serviceAccountName"]).is_empty() {
-        return Some("a service account");
+        return Some("serviceaccounts");
     }
     let volumes = object::list(pod, &["spec", "volumes"]);
     let sources = || volumes.iter().flat_map(|volume| object::list(volume, &["projected", "sources"])).chain(volumes);
@@ -254,13 +254,20 @@ fn references(pod: &Value) -> Option<&'static str> {
     if volume("configMap") || environment("configMapRef", "configMapKeyRef") {
         return Some("configmaps");
     }
-    if volume("serviceAccountToken") {
-        return Some("a service account");
+    if !object::list(pod, &["spec", "resourceClaims"]).is_empty() {
+        return Some("resourceclaims");
     }
-    if volume("clusterTrustBundle") {
-        return Some("clustertrustbundles");
-    }
-    (volume("persistentVolumeClaim") || volume("ephemeral")).then_some("persistentvolumeclaims")
+    let by_volume = [
+        ("csi", "csidrivers (via CSI volumes)"),
+        ("glusterfs", "endpoints (via glusterFS volumes)"),
+        ("persistentVolumeClaim", "persistentvolumeclaims"),
+        ("ephemeral", "persistentvolumeclaims (via ephemeral volumes)"),
+        ("azureFile", "secrets (via azureFile volumes)"),
+        ("serviceAccountToken", "serviceaccounts (via projected volumes)"),
+        ("clusterTrustBundle", "clustertrustbundles"),
+        ("podCertificate", "podcertificates"),
+    ];
+    by_volume.into_iter().find(|(source, _)| volume(source)).map(|(_, what)| what)
 }
 
 /// The changed labels that are not the node's own to change, by their keys.
@@ -358,7 +365,7 @@ mod tests {
         let unknown = Restriction { node: "n1", kind: kind("pods"), own: None };
         assert_eq!(unknown.create(&mirror(|_| {})).unwrap_err().code, 404);
         for (spec, what) in [
-            (json!({"serviceAccountName": "default"}), "a service account"),
+            (json!({"serviceAccountName": "default"}), "serviceaccounts"),
             (json!({"volumes": [{"secret": {"secretName": "s"}}]}), "secrets"),
             (json!({"imagePullSecrets": [{"name": "s"}]}), "secrets"),
             (json!({"volumes": [{"projected": {"sources": [{"configMap": {"name": "c"}}]}}]}), "configmaps"),
@@ -366,6 +373,13 @@ mod tests {
             (json!({"containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "s"}}}]}]}), "secrets"),
             (json!({"initContainers": [{"envFrom": [{"configMapRef": {"name": "c"}}]}]}), "configmaps"),
             (json!({"volumes": [{"persistentVolumeClaim": {"claimName": "d"}}]}), "persistentvolumeclaims"),
+            (json!({"volumes": [{"ephemeral": {}}]}), "persistentvolumeclaims (via ephemeral volumes)"),
+            (json!({"volumes": [{"csi": {"driver": "d.io"}}]}), "csidrivers (via CSI volumes)"),
+            (json!({"volumes": [{"glusterfs": {"endpoints": "e"}}]}), "endpoints (via glusterFS volumes)"),
+            (json!({"volumes": [{"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}), "serviceaccounts (via projected volumes)"),
+            (json!({"volumes": [{"projected": {"sources": [{"podCertificate": {}}]}}]}), "podcertificates"),
+            // CVE-2025-4563: devices of others.
+            (json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "theirs"}]}), "resourceclaims"),
         ] {
             let pod = mirror(|pod| pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone()));
             let refused = format!("node \"n1\" can not create pods that reference {what}");
