@@ -174,6 +174,8 @@ pub struct Polls {
     pub pod: Duration,
     /// At a container that could not be created or started.
     pub failed_start: Duration,
+    /// How long a container that ended waits before it starts again: at first, and at most (`crashLoopBackOff`).
+    pub restart: (Duration, Duration),
 }
 
 impl Default for Polls {
@@ -185,6 +187,7 @@ impl Default for Polls {
             node: Duration::from_secs(10),
             pod: Duration::from_secs(60),
             failed_start: Duration::from_secs(10),
+            restart: (Duration::from_secs(10), Duration::from_secs(300)),
         }
     }
 }
@@ -241,6 +244,10 @@ pub struct ContainerSettings {
     pub cgroups: Cgroups,
     /// Limits of `cpu` do not hold (`cpuCFSQuota: false`).
     pub no_cpu_quota: bool,
+    /// For how long a limit of `cpu` counts; None for the kernel's 100 ms (`cpuCFSQuotaPeriod`).
+    pub cpu_quota_period: Option<Duration>,
+    /// Containers of Burstable pods may swap as much as they request of the memory (`memorySwap.swapBehavior: LimitedSwap`).
+    pub limited_swap: bool,
     /// One process of a container ends when its memory runs out, and not all (`singleProcessOOMKill`).
     pub single_process_oom_kill: bool,
     /// Containers without a seccomp profile have the runtime's (`seccompDefault`).

@@ -283,8 +283,10 @@ fn providers(config: &Config, tokens: Arc<TokenCache>) -> Result<Providers, Prov
 /// What the kernel of the machine has for control groups; nothing on hosts that are simulated, whose containers have none.
 fn kernel(config: &Config) -> Kernel {
     let has = |path: &str| config.root.parse(path).is_ok_and(|path| config.root.kind(&path).is_ok_and(|kind| kind.is_some()));
+    let period = config.containers.cpu_quota_period.map_or(0, |period| period.as_micros());
+    let quota_period = i64::try_from(period).unwrap_or_default();
     if config.os.is_windows() || !config.is_machine {
-        return Kernel { no_quota: config.containers.no_cpu_quota, ..Kernel::default() };
+        return Kernel { no_quota: config.containers.no_cpu_quota, quota_period, ..Kernel::default() };
     }
     let unified = has("/sys/fs/cgroup/cgroup.controllers");
     let swap = match unified {
@@ -297,8 +299,19 @@ fn kernel(config: &Config) -> Kernel {
         swap,
         ends_whole: !config.containers.single_process_oom_kill,
         no_quota: config.containers.no_cpu_quota,
+        quota_period,
+        shared_swap: if config.containers.limited_swap && unified && swap { swap_of_machine(&config.root) } else { 0 },
         huge_pages: config.huge_pages.keys().copied().collect(),
     }
+}
+
+/// Bytes of swap that the machine has.
+fn swap_of_machine(root: &host::HostRoot) -> u64 {
+    let read = || root.read(&root.parse("/proc/meminfo").ok()?, 64 << 10).ok()?;
+    let text = read().unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().find_map(|line| line.strip_prefix("SwapTotal:")?.trim().strip_suffix("kB"));
+    line.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib.saturating_mul(1024))
 }
 
 /// The control group of this process, of version 2.

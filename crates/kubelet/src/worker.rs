@@ -125,7 +125,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     let mut worker = Worker {
         uid: uid(&pod),
         is_static,
-        state: PodState::new(pod, node_info(&agent), failed_start, resize::load(&agent, &dirs)),
+        state: PodState::new(pod, node_info(&agent), failed_start, resize::load(&agent, &dirs)).with_restarts(agent.polls.restart),
         agent,
         dirs,
         tell,

@@ -69,7 +69,15 @@ async fn started(mut world: World) -> World {
 /// An agent that never looks again by itself: what waits for a poll waits for ever.
 fn no_polls() -> kubelet::Polls {
     let never = Duration::from_secs(1 << 25);
-    kubelet::Polls { runtime: never, patience: never, objects: never, node: never, pod: never, failed_start: never }
+    kubelet::Polls {
+        runtime: never,
+        patience: never,
+        objects: never,
+        node: never,
+        pod: never,
+        failed_start: never,
+        restart: kubelet::Polls::default().restart,
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
 //! KubeletConfiguration, `kubelet.config.k8s.io/v1beta1`: the members that the node agent acts on.
 
 pub mod drop_ins;
+mod gates;
 mod ignored;
 mod image_pulls;
 mod node;
+mod restarts;
 mod shutdown;
+mod swap;
 mod taint;
 #[cfg(test)]
 mod tests;
@@ -22,9 +25,12 @@ use crate::document::Document;
 use crate::duration::GoDuration;
 use crate::kube_proxy::Logging;
 use crate::values::empty_is_none;
+pub use gates::{FEATURE_GATES, FeatureGates};
 pub use image_pulls::{UnknownPolicy, VerificationPolicy};
 pub use node::{CgroupDriver, LeaseSeconds, UnsafeSysctl};
+pub use restarts::CrashLoopBackOff;
 pub use shutdown::{ShutdownError, ShutdownGracePeriodByPodPriority};
+pub use swap::{MemorySwap, SwapBehavior, UnknownSwapBehavior};
 pub use taint::{Taint, TaintEffect};
 
 /// The configuration of the node agent. Defaults are upstream's but for `clusterDomain`, which is `cluster.local`, and
@@ -72,6 +78,7 @@ pub struct KubeletConfiguration {
     /// Container runtime: `unix:///PATH`, `npipe:////./pipe/NAME` or `tcp://HOST:PORT`.
     pub container_runtime_endpoint: String,
     /// Features by upstream's names.
+    #[serde(deserialize_with = "gates::deserialize")]
     pub feature_gates: BTreeMap<String, bool>,
     /// Most pods for each processor; 0 for no such bound.
     pub pods_per_core: u32,
@@ -158,6 +165,13 @@ pub struct KubeletConfiguration {
     /// Whether limits of `cpu` hold.
     #[serde(rename = "cpuCFSQuota")]
     pub cpu_cfs_quota: bool,
+    /// For how long such a limit counts.
+    #[serde(rename = "cpuCFSQuotaPeriod")]
+    pub cpu_cfs_quota_period: GoDuration,
+    /// Swap of containers.
+    pub memory_swap: MemorySwap,
+    /// How long containers that end wait before they start again.
+    pub crash_loop_back_off: CrashLoopBackOff,
     /// Whether one process of a container ends when memory runs out, and not all of them, which needs control groups of version 2.
     #[serde(rename = "singleProcessOOMKill")]
     pub single_process_oom_kill: bool,
@@ -301,6 +315,9 @@ impl Default for KubeletConfiguration {
             enable_debugging_handlers: true,
             cgroup_driver: CgroupDriver::default(),
             cpu_cfs_quota: true,
+            cpu_cfs_quota_period: GoDuration(Duration::from_millis(100)),
+            memory_swap: MemorySwap::default(),
+            crash_loop_back_off: CrashLoopBackOff::default(),
             single_process_oom_kill: false,
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),
@@ -366,18 +383,19 @@ impl Document for KubeletConfiguration {
         if is_given("nodeStatusUpdateFrequency") && !is_given("nodeStatusReportFrequency") {
             self.node_status_report_frequency = self.node_status_update_frequency;
         }
-        self.drop_unknown_gates(warnings);
+        self.drop_idle_gates(warnings);
     }
 }
 
 impl KubeletConfiguration {
-    /// Takes out switches that there are not, with a warning each: upstream's cannot be told from misspelt ones.
-    pub(crate) fn drop_unknown_gates(&mut self, warnings: &mut Vec<String>) {
-        let unknown = |gate: &&String| !FEATURE_GATES.iter().any(|(known, _)| known == gate);
-        for gate in self.feature_gates.keys().filter(unknown) {
-            warnings.push(format!("featureGates.{gate} has no effect: there is {}", known_gates()));
-        }
-        self.feature_gates.retain(|gate, _| !unknown(&gate));
+    /// Takes out feature gates without an effect, with a warning for each that upstream would act on.
+    pub(crate) fn drop_idle_gates(&mut self, warnings: &mut Vec<String>) {
+        gates::drop_idle(&mut self.feature_gates, warnings);
+    }
+
+    /// Whether a gate of [`FEATURE_GATES`] is on.
+    pub fn has_feature(&self, gate: &str) -> bool {
+        gates::is_on(&self.feature_gates, gate)
     }
 }
 
@@ -457,8 +475,17 @@ pub enum FlagError {
     #[error("missing bool value for {0}: write NAME=true or NAME=false")]
     NoGateValue(String),
     /// `--feature-gates` has a name that there is not.
-    #[error("unrecognized feature gate: {0}; there is {known}", known = known_gates())]
+    #[error("unrecognized feature gate: {0}; those of Kubernetes 1.36 are known, and of them these have an effect: {known}", known = gates::known())]
     UnknownGate(String),
+    /// A feature gate that has one value alone.
+    #[error("cannot set feature gate {name} to {value}, feature is locked to {locked}; leave it out")]
+    LockedGate {
+        name: String,
+        /// The value that was given.
+        value: bool,
+        /// The value that it has.
+        locked: bool,
+    },
     /// `--feature-gates` has another value than true or false.
     #[error("invalid value of {0}: write true or false")]
     GateValue(String),
@@ -473,40 +500,6 @@ impl FromStr for EvictionHard {
             Ok((signal.to_owned(), amount.to_owned()))
         };
         text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(pair).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// The feature gates of the node agent, with what each does.
-pub const FEATURE_GATES: [(&str, &str); 1] = [("HyperVContainer", "annotation experimental.windows.kubernetes.io/isolation-type=hyperv is obeyed")];
-
-fn known_gates() -> String {
-    FEATURE_GATES.map(|(name, what)| format!("{name} ({what})")).join(", ")
-}
-
-/// `--feature-gates A=true,B=false`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FeatureGates(pub BTreeMap<String, bool>);
-
-impl FromStr for FeatureGates {
-    type Err = FlagError;
-
-    fn from_str(text: &str) -> Result<Self, FlagError> {
-        let gate = |pair: &str| {
-            let (name, value) = pair.split_once('=').ok_or_else(|| FlagError::NoGateValue(pair.to_owned()))?;
-            if !FEATURE_GATES.iter().any(|(known, _)| *known == name) {
-                return Err(FlagError::UnknownGate(name.to_owned()));
-            }
-            let value = value.parse().map_err(|_| FlagError::GateValue(pair.to_owned()))?;
-            Ok((name.to_owned(), value))
-        };
-        text.split(',').map(str::trim).filter(|pair| !pair.is_empty()).map(gate).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-impl fmt::Display for FeatureGates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pairs: Vec<_> = self.0.iter().map(|(name, on)| format!("{name}={on}")).collect();
-        f.write_str(&pairs.join(","))
     }
 }
 

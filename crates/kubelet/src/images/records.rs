@@ -68,10 +68,15 @@ impl Records {
     pub(crate) fn load(root: Arc<HostRoot>, dir: &PodPath, policy: Verification) -> Result<Self, HostError> {
         let at = |name: &str| dir.join("image_manager").and_then(|dir| dir.join(name));
         let (pulling, pulled) = (at("pulling")?, at("pulled")?);
-        for dir in [&pulling, &pulled] {
-            root.create_dir_all(dir, 0o700)?;
+        if policy != Verification::Off {
+            for dir in [&pulling, &pulled] {
+                root.create_dir_all(dir, 0o700)?;
+            }
         }
         let records = Records { root, pulling, pulled, policy, state: Mutex::default(), earlier: Default::default(), counts: Mutex::default() };
+        if records.are_off() {
+            return Ok(records);
+        }
         let intents = records.list(&records.pulling, document::read_intent);
         for (image, _) in intents.iter().filter(|(_, is_current)| !is_current) {
             records.log(records.write(&records.pulling, image, &document::write_intent(image)));
@@ -81,6 +86,11 @@ impl Records {
         }
         let earlier = Earlier(Some(intents.into_iter().map(|(image, _)| image).collect()));
         Ok(Records { earlier: tokio::sync::Mutex::new(earlier), ..records })
+    }
+
+    /// Whether there are no records: files of an earlier agent stay as they are.
+    fn are_off(&self) -> bool {
+        self.policy == Verification::Off
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -170,6 +180,9 @@ impl Records {
 
     /// Whether a pod may use the image that is there under `reference`.
     pub(crate) fn check(&self, image: &str, reference: &str) -> Verdict {
+        if self.are_off() {
+            return Verdict::Allowed(Why::Policy);
+        }
         let verdict = match self.known(image, reference) {
             Ok(known) => decide::verdict(&self.policy, image, &known),
             Err(error) => {
@@ -224,6 +237,9 @@ impl Records {
 
     /// Writes what an image was pulled with.
     fn note(&self, image: &str, reference: &str, used: &PullCredentials) -> Result<(), RecordError> {
+        if self.are_off() {
+            return Ok(());
+        }
         let _held = self.lock();
         let name = Reference::untagged(image)?;
         let known = self.record(reference).unwrap_or_else(|error| {
@@ -242,7 +258,9 @@ impl Records {
     /// When that cannot be written: the image must not be pulled then.
     pub(crate) fn intend<'a>(&'a self, image: &'a str) -> Result<Intent<'a>, RecordError> {
         let mut state = self.lock();
-        self.write(&self.pulling, image, &document::write_intent(image))?;
+        if !self.are_off() {
+            self.write(&self.pulling, image, &document::write_intent(image))?;
+        }
         *state.running.entry(image.to_owned()).or_default() += 1;
         Ok(Intent { records: self, image, runs: true })
     }
@@ -263,6 +281,9 @@ impl Records {
 
     /// Removes the records of images that are no more, but for those that changed after `until`.
     pub(crate) fn prune(&self, images: &BTreeSet<String>, until: Timestamp) {
+        if self.are_off() {
+            return;
+        }
         let _held = self.lock();
         for (record, _) in self.list(&self.pulled, PulledRecord::read) {
             // Times of records are in whole seconds.
@@ -332,7 +353,7 @@ impl Intent<'_> {
 
     fn forget(mut self) {
         let mut state = self.records.lock();
-        if self.records.ended(&mut state, self.image) {
+        if self.records.ended(&mut state, self.image) && !self.records.are_off() {
             self.records.log(self.records.remove(&self.records.pulling, self.image));
         }
         self.runs = false;

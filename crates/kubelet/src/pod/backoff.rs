@@ -1,5 +1,5 @@
-//! Restart back-off (client-go util/flowcontrol, as the kubelet uses it): 10 s doubling to 300 s,
-//! counted from the end of the last run, forgotten after twice the longest wait.
+//! Restart back-off (client-go util/flowcontrol, as the kubelet uses it): 10 s doubling to 300 s where the node has no other limits,
+//! counted from the end of the last run, forgotten after ten minutes.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,21 @@ use jiff::{SignedDuration, Timestamp};
 const FIRST: SignedDuration = SignedDuration::from_secs(10);
 const LONGEST: SignedDuration = SignedDuration::from_secs(300);
 
+/// How long after its last try something counts as new, whatever the longest wait is.
+const FORGOTTEN: SignedDuration = SignedDuration::from_secs(600);
+
 /// Waits by key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Backoffs {
+    first: SignedDuration,
+    longest: SignedDuration,
     entries: BTreeMap<String, Entry>,
+}
+
+impl Default for Backoffs {
+    fn default() -> Self {
+        Backoffs::new(FIRST, LONGEST)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +33,11 @@ struct Entry {
 }
 
 impl Backoffs {
+    /// Waits between these. A first one that is longer than the longest is as long.
+    pub(crate) fn new(first: SignedDuration, longest: SignedDuration) -> Self {
+        Backoffs { first: first.min(longest), longest, entries: BTreeMap::new() }
+    }
+
     /// The wait that still applies to something that ended at `since`: (whole wait, its end).
     pub(crate) fn holding(&self, key: &str, since: Timestamp, now: Timestamp) -> Option<(SignedDuration, Timestamp)> {
         let entry = self.entries.get(key).filter(|e| !e.expired(since))?;
@@ -42,15 +58,15 @@ impl Backoffs {
             Some(e) if !e.expired(since) => e.failures.saturating_add(1),
             _ => 0,
         };
-        let wait = ::backoff::exponential(FIRST.unsigned_abs(), LONGEST.unsigned_abs(), failures);
-        let wait = SignedDuration::try_from(wait).unwrap_or(LONGEST);
+        let wait = ::backoff::exponential(self.first.unsigned_abs(), self.longest.unsigned_abs(), failures);
+        let wait = SignedDuration::try_from(wait).unwrap_or(self.longest);
         self.entries.insert(key.to_owned(), Entry { wait, failures, updated: now });
     }
 }
 
 impl Entry {
     fn expired(&self, since: Timestamp) -> bool {
-        since.duration_since(self.updated) > LONGEST * 2
+        since.duration_since(self.updated) > FORGOTTEN
     }
 }
 
@@ -76,5 +92,19 @@ mod tests {
         assert_eq!(b.holding("k", t(30 + 700), t(30 + 700)), None);
         b.tried("k", t(730), t(730));
         assert_eq!(b.holding("k", t(731), t(731)).unwrap().0, FIRST);
+    }
+
+    #[test]
+    fn waits_have_the_limits_of_the_node() {
+        let t = |s: i64| Timestamp::from_second(1_000_000 + s).unwrap();
+        let seconds = SignedDuration::from_secs;
+        for (first, longest, want) in [(10, 30, [10, 20, 30]), (1, 60, [1, 2, 4]), (10, 2, [2, 2, 2])] {
+            let mut b = Backoffs::new(seconds(first), seconds(longest));
+            for wait in want {
+                b.tried("k", t(0), t(0));
+                assert_eq!(b.holding("k", t(0), t(0)).unwrap().0, seconds(wait), "{first} {longest}");
+            }
+            assert!(b.holding("k", t(600), t(600)).is_some() && b.holding("k", t(601), t(601)).is_none(), "after ten minutes always");
+        }
     }
 }

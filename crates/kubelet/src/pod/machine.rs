@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodStatus};
@@ -11,8 +12,8 @@ use super::memory;
 use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
-    Action, Attempt, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output, Pending,
-    Reason, Record, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
+    Action, Attempt, Backoffs, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output,
+    Pending, Reason, Record, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
 };
 use crate::probes;
 
@@ -223,6 +224,13 @@ impl PodState {
             observe_at: None,
             reported: None,
         }
+    }
+
+    /// The same with other waits before restarts: at first, and at most.
+    pub(crate) fn with_restarts(mut self, (first, longest): (Duration, Duration)) -> Self {
+        let signed = |wait: Duration| SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+        self.memory.restarts = Backoffs::new(signed(first), signed(longest));
+        self
     }
 
     /// Whether the node has decided about the pod.

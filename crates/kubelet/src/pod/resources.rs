@@ -16,13 +16,17 @@ pub(crate) struct Kernel {
     pub ends_whole: bool,
     /// Limits of `cpu` do not hold.
     pub no_quota: bool,
+    /// Microseconds for which a quota of processor time is; 0 for the kernel's 100,000.
+    pub quota_period: i64,
     /// Swap is counted.
     pub swap: bool,
+    /// Bytes of swap that containers of Burstable pods share; 0 where no container swaps.
+    pub shared_swap: u64,
     /// Sizes of its huge pages, in bytes.
     pub huge_pages: Vec<u64>,
 }
 
-/// Microseconds for which a quota of processor time is.
+/// The kernel's microseconds for which a quota of processor time is.
 const PERIOD: i64 = 100_000;
 /// The least quota, in microseconds.
 const LEAST_QUOTA: i64 = 1000;
@@ -55,11 +59,12 @@ fn memory_request(c: &Container) -> i64 {
 /// Shares, quota and memory limit (upstream `calculateLinuxResources`). Without a request the limit of `cpu` is one.
 fn calculate(request: Option<Quantity>, limit: Option<Quantity>, memory: Option<Quantity>, kernel: &Kernel) -> LinuxContainerResources {
     let millis = request.or(limit).map_or(0, Quantity::milli_value);
-    let quota = limit.map_or(0, Quantity::milli_value).saturating_mul(PERIOD / 1000);
+    let period = if kernel.quota_period > 0 { kernel.quota_period } else { PERIOD };
+    let quota = limit.map_or(0, Quantity::milli_value).saturating_mul(period) / 1000;
     let mut resources = LinuxContainerResources {
         cpu_shares: (millis.saturating_mul(1024) / 1000).clamp(2, 262_144),
-        cpu_quota: if quota == 0 || kernel.no_quota { 0 } else { quota.max(LEAST_QUOTA) },
-        cpu_period: if kernel.no_quota { 0 } else { PERIOD },
+        cpu_quota: if limit.is_none_or(Quantity::is_zero) || kernel.no_quota { 0 } else { quota.max(LEAST_QUOTA) },
+        cpu_period: if kernel.no_quota { 0 } else { period },
         memory_limit_in_bytes: memory.map_or(0, Quantity::value),
         ..Default::default()
     };
@@ -69,7 +74,7 @@ fn calculate(request: Option<Quantity>, limit: Option<Quantity>, memory: Option<
     resources
 }
 
-/// Linux resources of a container: shares from requests, quota and memory from limits, no swap.
+/// Linux resources of a container: shares from requests, quota and memory from limits, swap where the node gives it.
 pub(crate) fn linux(pod: &Pod, c: &Container, node_memory: u64, kernel: &Kernel) -> LinuxContainerResources {
     let none = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&none);
@@ -78,11 +83,29 @@ pub(crate) fn linux(pod: &Pod, c: &Container, node_memory: u64, kernel: &Kernel)
     resources.oom_score_adj = oom_score_adj(pod, spec, c, node_memory);
     resources.hugepage_limits = huge_page_limits(spec, c, kernel);
     match (kernel.swap, kernel.unified) {
-        (true, true) => drop(resources.unified.insert("memory.swap.max".to_owned(), "0".to_owned())),
+        (true, true) => {
+            let swap = swap(pod, spec, c, node_memory, kernel.shared_swap);
+            resources.unified.insert("memory.swap.max".to_owned(), swap.to_string());
+        }
         (true, false) => resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes,
         (false, _) => {}
     }
     resources
+}
+
+/// Bytes that a container may swap: of the node's swap as much as it requests of the memory, where its pod is Burstable, nothing else depends
+/// on it, and its limit is not its request (upstream `GetContainerSwapBehavior`, `calcSwapForBurstablePods`).
+fn swap(pod: &Pod, spec: &PodSpec, c: &Container, node_memory: u64, shared: u64) -> u64 {
+    let request = memory_request(c);
+    let limit = find(limits(c.resources.as_ref()), "memory").map_or(0, Quantity::value);
+    let burstable = kube_rules::qos_class(spec) == "Burstable" && !is_critical(pod, spec);
+    match u64::try_from(request) {
+        Ok(bytes) if burstable && request != limit && bytes <= node_memory && node_memory > 0 => {
+            // As upstream, in floating point: other agents of the cluster give the same.
+            (bytes as f64 / node_memory as f64 * shared as f64) as u64
+        }
+        _ => 0,
+    }
 }
 
 /// Linux resources of a whole pod, which runtimes need that size a virtual machine for it (upstream `calculateSandboxResources`).
@@ -122,11 +145,15 @@ fn page_size(bytes: u64) -> String {
     format!("{size}{}", units[unit])
 }
 
+/// Whether a pod is critical for the cluster or of the node itself (upstream `IsCriticalPod`).
+fn is_critical(pod: &Pod, spec: &PodSpec) -> bool {
+    let source = pod.metadata.annotations.as_ref().and_then(|all| all.get(static_pod::SOURCE));
+    spec.priority.is_some_and(|p| p >= 2_000_000_000) || source.is_some_and(|source| source != "api")
+}
+
 /// How soon the kernel ends a container when memory is short (upstream pkg/kubelet/qos).
 fn oom_score_adj(pod: &Pod, spec: &PodSpec, c: &Container, node_memory: u64) -> i64 {
-    let source = pod.metadata.annotations.as_ref().and_then(|all| all.get(static_pod::SOURCE));
-    let critical = spec.priority.is_some_and(|p| p >= 2_000_000_000) || source.is_some_and(|source| source != "api");
-    if critical && spec.priority_class_name.as_deref() == Some("system-node-critical") {
+    if is_critical(pod, spec) && spec.priority_class_name.as_deref() == Some("system-node-critical") {
         return -997;
     }
     match kube_rules::qos_class(spec) {
@@ -236,6 +263,38 @@ mod tests {
     }
 
     #[test]
+    fn quotas_are_for_the_period_of_the_node() {
+        let spec = |cpu: &str| json!({"containers": [container(json!({"limits": {"cpu": cpu}}))]});
+        for (cpu, quota_period, want) in
+            [("500m", 0, (50_000, 100_000)), ("500m", 20_000, (10_000, 20_000)), ("1m", 1000, (1000, 1000)), ("0", 5000, (0, 5000))]
+        {
+            let l = of(spec(cpu), &Kernel { quota_period, ..Kernel::default() });
+            assert_eq!((l.cpu_quota, l.cpu_period), want, "{cpu} {quota_period}");
+        }
+    }
+
+    #[test]
+    fn burstable_containers_swap_in_proportion_to_their_request() {
+        let of_memory =
+            |request: &str, limit: &str| json!({"name": "c", "resources": {"requests": {"memory": request}, "limits": {"memory": limit}}});
+        let requests = container(json!({"requests": {"memory": "4Gi"}}));
+        for (what, spec, want) in [
+            ("a quarter of the memory", json!({"containers": [requests.clone()]}), 2 * GI),
+            ("below its limit", json!({"containers": [of_memory("2Gi", "4Gi")]}), GI),
+            ("as much as its limit", json!({"containers": [of_memory("2Gi", "2Gi"), {"name": "other"}]}), 0),
+            ("no request", json!({"containers": [{"name": "c"}, requests.clone()]}), 0),
+            ("BestEffort", json!({"containers": [{"name": "c"}]}), 0),
+            ("more than the node has", json!({"containers": [container(json!({"requests": {"memory": "17Gi"}}))]}), 0),
+            ("critical", json!({"containers": [requests.clone()], "priority": 2_000_000_000}), 0),
+        ] {
+            let kernel = Kernel { unified: true, swap: true, shared_swap: 8 * GI, ..Kernel::default() };
+            assert_eq!(of(spec.clone(), &kernel).unified["memory.swap.max"], want.to_string(), "{what}");
+            let first = Kernel { unified: false, ..kernel };
+            assert!(of(spec, &first).unified.is_empty(), "{what}: not with control groups of version 1");
+        }
+    }
+
+    #[test]
     fn huge_pages_that_nobody_asked_for_are_not_had() {
         let kernel = Kernel { huge_pages: vec![64 << 10, 2 << 20, GI], ..Kernel::default() };
         let shown =
@@ -290,7 +349,7 @@ mod tests {
         let without = pod(json!({"containers": [container(json!({}))]}));
         let spec = without.spec.as_ref().unwrap();
         assert_eq!(linux_overhead(spec, &Kernel { unified: true, ..Kernel::default() }), LinuxContainerResources::default());
-        let sum = linux_sandbox(spec, &Kernel { unified: true, ends_whole: true, swap: true, huge_pages: vec![GI], no_quota: false });
+        let sum = linux_sandbox(spec, &Kernel { unified: true, ends_whole: true, swap: true, huge_pages: vec![GI], ..Kernel::default() });
         assert_eq!((sum.cpu_shares, sum.cpu_quota, json!(sum.unified)), (2, 0, json!({"memory.oom.group": "1"})));
         assert!(sum.hugepage_limits.is_empty());
     }

@@ -20,7 +20,7 @@ use kube::core::PartialObjectMeta;
 use kubelet::certificates::identity::{self, Identity};
 use kubelet::certificates::manager::Purpose;
 use kubelet::certificates::serving::{ServingCertificate, TlsSettings};
-use node_config::kubelet::{CgroupDriver, VerificationPolicy};
+use node_config::kubelet::{CgroupDriver, SwapBehavior, VerificationPolicy};
 use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
 use node_config::{ConfigError, KubeletConfiguration, document};
@@ -428,7 +428,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         reserved: reserved(kubelet)?,
         labels: node.node_labels.clone(),
         taints: taints(config),
-        hyper_v_container: kubelet.feature_gates.get("HyperVContainer") == Some(&true),
+        hyper_v_container: kubelet.has_feature("HyperVContainer"),
         eviction: eviction(kubelet, node.os).context("eviction thresholds")?,
         shutdown: None,
         logs: log_rotation(config)?,
@@ -436,9 +436,14 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         images: image_collection(config)?,
         image_credentials: image_credentials(config)?,
         registration: registration(kubelet),
-        containers: container_settings(kubelet),
+        containers: container_settings(kubelet)?,
         debugging: kubelet.enable_debugging_handlers,
-        polls: kubelet::Polls { node: kubelet.node_status_update_frequency.0, pod: kubelet.sync_frequency.0, ..kubelet::Polls::default() },
+        polls: kubelet::Polls {
+            node: kubelet.node_status_update_frequency.0,
+            pod: kubelet.sync_frequency.0,
+            restart: restarts(kubelet)?,
+            ..kubelet::Polls::default()
+        },
         static_pods: static_pods(kubelet),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         device_plugins: true,
@@ -479,8 +484,8 @@ fn registration(kubelet: &KubeletConfiguration) -> kubelet::Registration {
 }
 
 /// What holds for all containers.
-fn container_settings(kubelet: &KubeletConfiguration) -> kubelet::ContainerSettings {
-    kubelet::ContainerSettings {
+fn container_settings(kubelet: &KubeletConfiguration) -> Result<kubelet::ContainerSettings> {
+    Ok(kubelet::ContainerSettings {
         cgroups: match kubelet.cgroup_driver {
             CgroupDriver::Cgroupfs => kubelet::Cgroups::Files,
             CgroupDriver::Systemd => kubelet::Cgroups::Systemd,
@@ -489,7 +494,47 @@ fn container_settings(kubelet: &KubeletConfiguration) -> kubelet::ContainerSetti
         single_process_oom_kill: kubelet.single_process_oom_kill,
         seccomp_default: kubelet.seccomp_default,
         unsafe_sysctls: kubelet.allowed_unsafe_sysctls.iter().map(ToString::to_string).collect(),
+        cpu_quota_period: quota_period(kubelet)?,
+        limited_swap: kubelet.memory_swap.swap_behavior == SwapBehavior::LimitedSwap,
+    })
+}
+
+/// For how long a limit of `cpu` counts, where that is not the kernel's default.
+fn quota_period(kubelet: &KubeletConfiguration) -> Result<Option<Duration>> {
+    let period = kubelet.cpu_cfs_quota_period;
+    if period == KubeletConfiguration::default().cpu_cfs_quota_period {
+        return Ok(None);
     }
+    if !kubelet.has_feature("CustomCPUCFSQuotaPeriod") {
+        bail!("invalid configuration: cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} requires feature gate CustomCPUCFSQuotaPeriod");
+    }
+    if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&period.0) {
+        bail!("invalid configuration: cpuCFSQuotaPeriod (--cpu-cfs-quota-period) {period} must be between 1ms and 1sec, inclusive");
+    }
+    Ok(Some(period.0))
+}
+
+/// How long containers that end wait before they start again: at first, and at most (upstream `newCrashLoopBackOff`).
+fn restarts(kubelet: &KubeletConfiguration) -> Result<(Duration, Duration)> {
+    let given = kubelet.crash_loop_back_off.max_container_restart_period;
+    let (first, longest) = if kubelet.has_feature("ReduceDefaultCrashLoopBackOffDecay") { (1, 60) } else { (10, 300) };
+    let (first, longest) = (Duration::from_secs(first), Duration::from_secs(longest));
+    if !kubelet.has_feature("KubeletCrashLoopBackOffMax") {
+        if kubelet.crash_loop_back_off != Default::default() {
+            bail!(
+                "invalid configuration: FeatureGate KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not \
+                 be set"
+            );
+        }
+        return Ok((first, longest));
+    }
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&given.0) {
+        bail!(
+            "invalid configuration: CrashLoopBackOff.MaxContainerRestartPeriod (got: {} seconds) must be set between 1s and 300s",
+            given.0.as_secs_f64()
+        );
+    }
+    Ok((first.min(given.0), given.0))
 }
 
 /// How long dead containers stay.
@@ -595,6 +640,7 @@ fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {
 /// With which credentials images are pulled, and who may use those that are there.
 fn image_credentials(config: &Complete) -> Result<kubelet::ImageCredentials> {
     let (node, kubelet) = (&config.config.node, &config.config.kubelet);
+    let recorded = kubelet.has_feature("KubeletEnsureSecretPulledImages");
     let (policy, list) = (kubelet.image_pull_credentials_verification_policy, &kubelet.preloaded_images_verification_allowlist);
     if !list.is_empty() && policy != VerificationPolicy::NeverVerifyAllowlistedImages {
         bail!(
@@ -602,7 +648,16 @@ fn image_credentials(config: &Complete) -> Result<kubelet::ImageCredentials> {
              \"NeverVerifyAllowlistedImages\""
         );
     }
+    for (member, is_given) in [
+        ("imagePullCredentialsVerificationPolicy", policy != VerificationPolicy::default()),
+        ("preloadedImagesVerificationAllowlist", !list.is_empty()),
+    ] {
+        if is_given && !recorded {
+            bail!("invalid configuration: `{member}` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled");
+        }
+    }
     let verification = match policy {
+        _ if !recorded => kubelet::Verification::Off,
         VerificationPolicy::NeverVerify => kubelet::Verification::Never,
         VerificationPolicy::NeverVerifyPreloadedImages => kubelet::Verification::NotPreloaded,
         VerificationPolicy::AlwaysVerify => kubelet::Verification::Always,

@@ -107,7 +107,7 @@ impl Options {
         for (flag, value) in &given {
             options.set(flag, value)?;
         }
-        options.config.kubelet.drop_unknown_gates(&mut options.warnings);
+        options.config.kubelet.drop_idle_gates(&mut options.warnings);
         if program == Program::Kubelet {
             options.config.node.without = vec![Part::Proxy, Part::Fabric];
             options.config.node.network_policy = false;

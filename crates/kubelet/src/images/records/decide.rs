@@ -11,6 +11,8 @@ const MAX_NOTED: usize = 100;
 /// `imagePullCredentialsVerificationPolicy`: the images whose pods must show that they may pull them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
+    /// No records are kept, and every pod may use every image (`KubeletEnsureSecretPulledImages` off).
+    Off,
     /// `NeverVerify`
     Never,
     /// `NeverVerifyPreloadedImages`: those that the agent pulled.
@@ -25,7 +27,7 @@ pub enum Verification {
 impl Verification {
     fn is_asked(&self, image: &str, pulled_by_us: bool) -> bool {
         match self {
-            Verification::Never => false,
+            Verification::Off | Verification::Never => false,
             Verification::NotPreloaded => pulled_by_us,
             Verification::NotAllowlisted(list) => !list.has(image),
             Verification::Always => true,

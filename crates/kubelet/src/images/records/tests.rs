@@ -130,3 +130,19 @@ fn older_files_are_written_anew_and_broken_ones_make_their_image_be_pulled() {
     records.intend("reg.io/b").unwrap().pulled("sha256:2", None);
     assert!(may_use(&records, "reg.io/b", "sha256:2", &[]), "it was written anew");
 }
+
+#[test]
+fn without_the_feature_nothing_is_recorded_and_every_pod_may_use_an_image() {
+    let node = Node::new();
+    let (image, id) = ("reg.io/a:1", "sha256:1");
+    let records = node.load(Verification::Off);
+    records.intend(image).unwrap().pulled(id, Some(&secret("s", "p")));
+    assert!(may_use(&records, image, id, &[]));
+    assert!(!node.path("pulling", image).exists() && !node.path("pulled", id).exists());
+    // What was recorded before stays, for when the feature is on again.
+    node.records().intend(image).unwrap().pulled(id, Some(&secret("s", "p")));
+    let records = node.load(Verification::Off);
+    assert!(may_use(&records, image, id, &[]));
+    records.prune(&BTreeSet::new(), Timestamp::MAX);
+    assert!(node.path("pulled", id).exists() && !may_use(&node.records(), image, id, &[]));
+}

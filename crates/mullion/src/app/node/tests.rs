@@ -63,3 +63,32 @@ fn passwords_of_bgp_come_from_files_and_bad_ones_are_named() {
 fn network_of(node: NodeConfiguration) -> Result<(fabric::Mode, fabric::Vxlan), String> {
     network(&config(node)).map_err(|error| format!("{error:#}"))
 }
+
+fn agent(text: &str) -> KubeletConfiguration {
+    let document = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{text}");
+    document::read_text::<KubeletConfiguration>(&document).unwrap().config
+}
+
+/// Upstream's `newCrashLoopBackOff`, and what its validation says.
+#[test]
+fn containers_wait_before_a_restart_as_upstream_has_it() {
+    let waits = |text: &str| restarts(&agent(text)).map(|(first, longest)| (first.as_secs(), longest.as_secs())).map_err(|error| error.to_string());
+    assert_eq!(waits(""), Ok((10, 300)));
+    assert_eq!(waits("crashLoopBackOff: {maxContainerRestartPeriod: 30s}"), Ok((10, 30)));
+    assert_eq!(waits("crashLoopBackOff: {maxContainerRestartPeriod: 2s}"), Ok((2, 2)));
+    assert_eq!(waits("featureGates: {ReduceDefaultCrashLoopBackOffDecay: true}"), Ok((1, 300)), "the member has a default");
+    assert_eq!(waits("featureGates: {ReduceDefaultCrashLoopBackOffDecay: true, KubeletCrashLoopBackOffMax: false}"), Ok((1, 60)));
+    assert!(waits("crashLoopBackOff: {maxContainerRestartPeriod: 301s}").unwrap_err().contains("(got: 301 seconds) must be set between 1s and 300s"));
+    let off = "featureGates: {KubeletCrashLoopBackOffMax: false}\ncrashLoopBackOff: {maxContainerRestartPeriod: 30s}";
+    assert!(waits(off).unwrap_err().contains("KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not be set"));
+}
+
+#[test]
+fn the_period_of_quotas_is_checked_as_upstream_checks_it() {
+    let period = |text: &str| quota_period(&agent(text)).map_err(|error| error.to_string());
+    assert_eq!(period(""), Ok(None));
+    assert_eq!(period("cpuCFSQuotaPeriod: 20ms"), Ok(Some(Duration::from_millis(20))));
+    assert!(period("cpuCFSQuotaPeriod: 500us").unwrap_err().contains("must be between 1ms and 1sec, inclusive"));
+    let off = period("cpuCFSQuotaPeriod: 20ms\nfeatureGates: {CustomCPUCFSQuotaPeriod: false}").unwrap_err();
+    assert!(off.contains("cpuCFSQuotaPeriod (--cpu-cfs-quota-period) 20ms requires feature gate CustomCPUCFSQuotaPeriod"), "{off}");
+}

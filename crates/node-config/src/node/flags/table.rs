@@ -160,6 +160,7 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     agent("cgroup-driver", "cgroupDriver", Text, "how a container runtime that does not say so makes control groups: cgroupfs or systemd"),
     agent("cpu-cfs-quota", "cpuCFSQuota", Switch, "whether limits of cpu hold"),
+    agent("cpu-cfs-quota-period", "cpuCFSQuotaPeriod", Text, "for how long a limit of cpu counts, from 1ms to 1s"),
     agent(
         "enable-debugging-handlers",
         "enableDebuggingHandlers",
@@ -222,7 +223,6 @@ pub(super) const FLAGS: &[Flag] = &[
     idle("cgroup-root", "cgroupRoot", Text),
     idle("cgroups-per-qos", "cgroupsPerQOS", Switch),
     idle("contention-profiling", "enableContentionProfiling", Switch),
-    idle("cpu-cfs-quota-period", "cpuCFSQuotaPeriod", Text),
     idle("cpu-manager-policy", "cpuManagerPolicy", Text),
     idle("cpu-manager-policy-options", "cpuManagerPolicyOptions", Map),
     idle("cpu-manager-reconcile-period", "cpuManagerReconcilePeriod", Text),

@@ -92,6 +92,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("allowed-unsafe-sysctls", "kubelet.allowedUnsafeSysctls", "net.core.somaxconn,kernel.msg*", r#"["net.core.somaxconn", "kernel.msg*"]"#),
     ("cgroup-driver", "kubelet.cgroupDriver", "systemd", r#""systemd""#),
     ("cpu-cfs-quota", "kubelet.cpuCFSQuota", "false", "false"),
+    ("cpu-cfs-quota-period", "kubelet.cpuCFSQuotaPeriod", "20ms", "\"20ms\""),
     ("enable-debugging-handlers", "kubelet.enableDebuggingHandlers", "false", "false"),
     ("node-status-max-images", "kubelet.nodeStatusMaxImages", "-1", "-1"),
     ("provider-id", "kubelet.providerID", "cloud://7", r#""cloud://7""#),
@@ -196,7 +197,12 @@ fn flags_are_read_as_upstream_reads_them() {
     assert_eq!(options.config.kubelet.eviction_hard.to_string(), "memory.available<0", "no threshold");
     assert_eq!(options.warnings, ["--pod-infra-container-image has no effect: the container runtime chooses the sandbox's image"]);
     let taint = Taint { key: "a".into(), value: "b".into(), effect: TaintEffect::PreferNoSchedule };
-    let asked = parse(&["--register-with-taints=a=b:PreferNoSchedule", "--feature-gates=NodeSwap=true", "--rotate-certificates=false"]).unwrap();
+    let asked = parse(&[
+        "--register-with-taints=a=b:PreferNoSchedule",
+        "--feature-gates=NodeSwap=true,PLEGOnDemandRelist=false",
+        "--rotate-certificates=false",
+    ])
+    .unwrap();
     assert_eq!(asked.config.kubelet.register_with_taints, [taint]);
     assert_eq!(asked.warnings.len(), 1, "{:?}", asked.warnings);
     for (args, part) in [
