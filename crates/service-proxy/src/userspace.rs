@@ -142,6 +142,9 @@ impl Userspace {
                 }
             }
         }
+        if full {
+            outcome.writes += self.pool.settle()?;
+        }
         Ok(outcome)
     }
 

@@ -21,6 +21,8 @@ struct State {
     foreign: HashSet<IpAddr>,
     /// Those that we put there in this life: not every system keeps our mark.
     added: HashSet<IpAddr>,
+    /// Addresses of ours that nobody needs as far as is known: an earlier life put them there. They go when all that is needed has its lease.
+    left: HashSet<IpAddr>,
 }
 
 /// An address is there while this lives.
@@ -46,7 +48,10 @@ impl Pool {
             && !state.foreign.contains(&ip)
             && let Some(interface) = &self.interface
         {
-            interface.add(ip)?;
+            // What an earlier life left is used as it is: connections to it go on.
+            if !state.left.remove(&ip) {
+                interface.add(ip)?;
+            }
             state.added.insert(ip);
         }
         *state.needed.entry(ip).or_default() += 1;
@@ -58,8 +63,8 @@ impl Pool {
         self.interface.is_some()
     }
 
-    /// Makes the interface what it should be: what is needed is there, and what an earlier life left behind is not.
-    /// Returns how many addresses were added and removed.
+    /// Puts back what is needed and gone, and finds what an earlier life left behind, for [`Pool::settle`]. Returns how many addresses were
+    /// added.
     pub fn repair(&self) -> Result<usize, AddressesError> {
         let Some(interface) = &self.interface else { return Ok(0) };
         let mut state = self.state();
@@ -67,11 +72,8 @@ impl Pool {
         state.foreign = there.iter().filter(|address| !address.ours && !state.added.contains(&address.ip)).map(|address| address.ip).collect();
         let lost: Vec<IpAddr> = state.needed.keys().filter(|ip| !there.iter().any(|address| address.ip == **ip)).copied().collect();
         let left = there.iter().filter(|address| address.ours && !state.needed.contains_key(&address.ip));
+        state.left = left.map(|address| address.ip).collect();
         let mut count = 0;
-        for address in left {
-            interface.delete(address.ip)?;
-            count += 1;
-        }
         for ip in lost {
             interface.add(ip)?;
             state.added.insert(ip);
@@ -80,9 +82,25 @@ impl Pool {
         Ok(count)
     }
 
+    /// Takes away what an earlier life left behind, once all that is needed has its lease. Returns how many addresses were removed.
+    pub fn settle(&self) -> Result<usize, AddressesError> {
+        let Some(interface) = &self.interface else { return Ok(0) };
+        let mut state = self.state();
+        let mut count = 0;
+        while let Some(ip) = state.left.iter().next().copied() {
+            interface.delete(ip)?;
+            state.left.remove(&ip);
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// Takes every address of ours away, needed or not.
     pub fn clear(&self) {
         let mut state = self.state();
+        for ip in std::mem::take(&mut state.left) {
+            self.remove(ip);
+        }
         let foreign = std::mem::take(&mut state.foreign);
         state.added.clear();
         for ip in std::mem::take(&mut state.needed).into_keys().filter(|ip| !foreign.contains(ip)) {
@@ -183,7 +201,7 @@ mod tests {
         let [a, b, left] = ips(["10.96.0.1", "10.96.0.2", "10.96.0.3"]);
         let interface = Interface::with([(b, false), (left, true)]);
         let pool = Pool::new(Some(interface.clone()));
-        assert_eq!(pool.repair().unwrap(), 1, "what an earlier life left behind goes");
+        assert_eq!((pool.repair().unwrap(), pool.settle().unwrap()), (0, 1), "what an earlier life left behind goes");
         let (first, second, foreign) = (pool.lease(a).unwrap(), pool.lease(a).unwrap(), pool.lease(b).unwrap());
         drop(first);
         assert_eq!(interface.there(), [a, b]);
@@ -197,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_proxys_addresses_are_found_at_the_next_start() {
+    fn a_killed_proxys_addresses_are_used_or_removed_at_the_next_start() {
         let [a, b, foreign] = ips(["10.96.0.1", "fd00:96::1", "10.0.0.5"]);
         let interface = Interface::with([(foreign, false)]);
         let pool = Pool::new(Some(interface.clone()));
@@ -206,10 +224,12 @@ mod tests {
         let _leases = ManuallyDrop::new([pool.lease(a).unwrap(), pool.lease(b).unwrap(), pool.lease(foreign).unwrap()]);
         assert_eq!(interface.calls(), ["add 10.96.0.1", "add fd00:96::1"], "what another program put there is used as it is");
         let next = Pool::new(Some(interface.clone()));
-        assert_eq!(next.repair().unwrap(), 2);
-        assert_eq!((interface.calls(), interface.there()), (vec!["delete 10.96.0.1".to_owned(), "delete fd00:96::1".to_owned()], vec![foreign]));
-        let _held = next.lease(b).unwrap();
-        assert_eq!((next.repair().unwrap(), interface.calls()), (0, vec!["add fd00:96::1".to_owned()]));
+        assert_eq!(next.repair().unwrap(), 0);
+        let held = next.lease(b).unwrap();
+        assert_eq!((next.settle().unwrap(), interface.calls()), (1, vec!["delete 10.96.0.1".to_owned()]), "what is needed stays as it is");
+        assert_eq!((next.repair().unwrap(), next.settle().unwrap(), interface.there()), (0, 0, vec![foreign, b]));
+        drop(held);
+        assert_eq!((interface.calls(), interface.there()), (vec!["delete fd00:96::1".to_owned()], vec![foreign]), "and goes with its last lease");
     }
 
     #[test]
@@ -229,6 +249,6 @@ mod tests {
         drop(lease);
         assert_eq!((interface.calls().len(), interface.there()), (2, vec![a]), "it stays");
         interface.read_only.store(false, Ordering::Relaxed);
-        assert_eq!((pool.repair().unwrap(), interface.there()), (1, vec![]), "until it can be taken away");
+        assert_eq!((pool.repair().unwrap(), pool.settle().unwrap(), interface.there()), (0, 1, vec![]), "until it can be taken away");
     }
 }
