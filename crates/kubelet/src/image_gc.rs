@@ -24,6 +24,9 @@ pub(crate) enum CollectError {
     Space(#[from] HostError),
     #[error("the file system of images has no size")]
     NoSize,
+    /// Containers that an earlier agent started mount images that only their pods name.
+    #[error("the node's pods are not known yet, nor the images that they have as volumes")]
+    NoPods,
 }
 
 /// What is known of an image.
@@ -89,8 +92,8 @@ fn to_free(space: Space, policy: &ImageCollection) -> Option<(u64, u64)> {
 pub(crate) struct Collector {
     /// What is known of the images.
     pub known: Mutex<Known>,
-    /// Images that the node's pods have as volumes.
-    pub volumes: Box<dyn Fn() -> BTreeSet<String> + Send + Sync>,
+    /// Images that the node's pods have as volumes; None as long as it does not know its pods.
+    pub volumes: Box<dyn Fn() -> Option<BTreeSet<String>> + Send + Sync>,
     pub client: cri::Client,
     pub root: Arc<HostRoot>,
     pub policy: ImageCollection,
@@ -140,7 +143,7 @@ impl Collector {
         let names = |c: v1::Container| [c.image_ref, c.image_id, c.image.unwrap_or_default().image];
         let mut used: BTreeSet<String> = containers.into_iter().flat_map(names).filter(|name| !name.is_empty()).collect();
         // Containers do not name the images that they mount.
-        for reference in (self.volumes)() {
+        for reference in (self.volumes)().ok_or(CollectError::NoPods)? {
             let image = Some(v1::ImageSpec { image: reference, ..Default::default() });
             let found = self.client.image_status(v1::ImageStatusRequest { image, verbose: false }).await?;
             used.extend(found.image.map(|image| image.id));

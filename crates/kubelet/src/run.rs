@@ -33,6 +33,7 @@ use crate::images::node_keyring::NodeKeyring;
 use crate::images::providers::{Providers, ProvidersError};
 use crate::images::records::Records;
 use crate::node::{FirstLists, NodeFacts, NodeKeeper};
+use crate::pod::is_terminal;
 use crate::pod::resources::Kernel;
 use crate::rotation;
 use crate::server::{self, Auth, Server};
@@ -428,8 +429,12 @@ fn make_room(config: &Config, agent: &Arc<Agent>, pressures: watch::Sender<BTree
         recorder: agent.recorder.clone(),
         node: config.node_name.clone(),
     });
-    let images = collector.clone();
-    tasks.spawn(forever(async move { images.keep().await }));
+    let (images, of) = (collector.clone(), agent.clone());
+    tasks.spawn(forever(async move {
+        of.pods.synced().await;
+        of.statics.read().await;
+        images.keep().await;
+    }));
     let evictions = Manager {
         agent: agent.clone(),
         config: config.eviction.clone(),
@@ -458,12 +463,16 @@ fn follow_devices(config: &Config, agent: &Arc<Agent>, mut affected: mpsc::Unbou
     }));
 }
 
-/// Lists the images that admitted pods have as volumes.
-fn image_volumes(agent: Arc<Agent>) -> Box<dyn Fn() -> BTreeSet<String> + Send + Sync> {
+/// Lists the images that pods of the node have as volumes, those that an earlier agent started among them.
+fn image_volumes(agent: Arc<Agent>) -> Box<dyn Fn() -> Option<BTreeSet<String>> + Send + Sync> {
     Box::new(move || {
-        let pods: Vec<_> = agent.admitted().values().cloned().collect();
+        if !agent.pods.is_synced() || !agent.statics.is_read() {
+            return None;
+        }
+        let mut pods: Vec<_> = agent.admitted().values().cloned().collect();
+        pods.extend(agent.all_pods().into_iter().filter(|pod| !is_terminal(pod)));
         let volumes = pods.iter().flat_map(|pod| pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()));
-        volumes.filter_map(|v| v.image.as_ref()?.reference.clone()).collect()
+        Some(volumes.filter_map(|v| v.image.as_ref()?.reference.clone()).collect())
     })
 }
 
