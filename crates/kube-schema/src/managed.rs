@@ -161,7 +161,9 @@ pub fn validate(entries: &Value) -> Result<(), ManagedError> {
 /// Undoes changes of times in `new` when nothing else differs from `old`: such a write is none. Entries are compared in any order, since they
 /// are sorted by time.
 pub fn keep_times(old: &Value, new: &mut Value) {
-    let entries = |object: &Value| object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    fn entries(object: &Value) -> &[Value] {
+        object["metadata"]["managedFields"].as_array().map_or(&[], Vec::as_slice)
+    }
     let (old_entries, new_entries) = (entries(old), entries(new));
     if new_entries.is_empty() || old_entries.len() != new_entries.len() {
         return;
@@ -178,7 +180,7 @@ pub fn keep_times(old: &Value, new: &mut Value) {
             None => false,
         });
     if same && let Some(place) = new.pointer_mut("/metadata/managedFields") {
-        *place = Value::Array(old_entries);
+        *place = Value::Array(old_entries.to_vec());
     }
 }
 

@@ -104,10 +104,14 @@ fn set_entries(object: &mut Value, managed: &Managed) {
 
 fn without_entries(object: &Value) -> Value {
     let mut object = object.clone();
+    drop_entries(&mut object);
+    object
+}
+
+fn drop_entries(object: &mut Value) {
     if let Some(meta) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
         meta.shift_remove("managedFields");
     }
-    object
 }
 
 /// `NAMESPACE/NAME; GROUP/VERSION, Kind=KIND`, as errors name an object.
@@ -159,13 +163,12 @@ impl<'a, 'f> FieldManager<'a, 'f> {
     /// creation. An object that does not fit its schema is left without owners.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managed = self.starting_point(live, new);
-        let incoming = without_entries(new);
+        drop_entries(new);
         let tracked = match live {
             Some(_) if managed.fields.is_empty() => Ok(managed),
-            Some(live) => self.updated(live, &incoming, managed, manager),
-            None => self.updated(&self.empty(), &incoming, managed, manager),
+            Some(live) => self.updated(live, new, managed, manager),
+            None => self.updated(&self.empty(), new, managed, manager),
         };
-        *new = incoming;
         if let Ok(managed) = tracked {
             set_entries(new, &managed);
         }

@@ -32,6 +32,23 @@ pub(crate) enum ElementError {
     Value(String),
 }
 
+/// A step of a walk, which becomes a [`PathElement`] only when something is to be said of it: most of what is walked is as it should be.
+pub(crate) enum Step<'a> {
+    Field(&'a str),
+    Item(PathElement),
+}
+
+impl Step<'_> {
+    /// The path that these steps lead along.
+    pub(crate) fn path(steps: &[Step<'_>]) -> Vec<PathElement> {
+        let element = |step: &Step<'_>| match step {
+            Step::Field(name) => PathElement::field(name),
+            Step::Item(element) => element.clone(),
+        };
+        steps.iter().map(element).collect()
+    }
+}
+
 impl PathElement {
     /// The step to a member of an object.
     pub fn field(name: &str) -> PathElement {

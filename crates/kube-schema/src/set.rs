@@ -4,6 +4,7 @@ use crate::DEEPEST;
 use crate::path::{ElementError, PathElement};
 use crate::schema::{Schema, TypeRef};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 /// A set of paths. A path can be in it while its parents are not, and the other way round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,11 +60,11 @@ impl FieldSet {
         self.entries.binary_search_by(|entry| entry.element.cmp(element)).ok().map(|at| &self.entries[at])
     }
 
-    fn entry(&mut self, element: &PathElement) -> &mut Entry {
-        let at = match self.entries.binary_search_by(|entry| entry.element.cmp(element)) {
+    fn entry(&mut self, element: Cow<'_, PathElement>) -> &mut Entry {
+        let at = match self.entries.binary_search_by(|entry| entry.element.cmp(&element)) {
             Ok(at) => at,
             Err(at) => {
-                self.entries.insert(at, Entry { element: element.clone(), member: false, below: FieldSet::default() });
+                self.entries.insert(at, Entry { element: element.into_owned(), member: false, below: FieldSet::default() });
                 at
             }
         };
@@ -74,8 +75,8 @@ impl FieldSet {
     pub fn insert(&mut self, path: &[PathElement]) {
         match path {
             [] => {}
-            [last] => self.entry(last).member = true,
-            [first, rest @ ..] => self.entry(first).below.insert(rest),
+            [last] => self.entry(Cow::Borrowed(last)).member = true,
+            [first, rest @ ..] => self.entry(Cow::Borrowed(first)).below.insert(rest),
         }
     }
 
@@ -251,7 +252,7 @@ fn read(fields: &Value, depth: usize) -> Result<(FieldSet, bool), FieldsError> {
             Err(error) => return Err(FieldsError::Key(error.to_string())),
         };
         let (below, member) = read(value, depth + 1)?;
-        let entry = set.entry(&element);
+        let entry = set.entry(Cow::Owned(element));
         entry.member |= member;
         if !below.is_empty() {
             entry.below = below;

@@ -105,31 +105,34 @@ impl<'a> Updater<'a, '_> {
         force: bool,
     ) -> Result<(Managers, Comparison), UpdateError> {
         let own = old.of.compare(&old.value, &new.value).kept_by(&(self.reset)(new.version));
-        let mut versions: BTreeMap<String, Option<Comparison>> = BTreeMap::from([(new.version.to_string(), Some(own))]);
+        let changed = |compared: Comparison| (compared.modified.union(&compared.added), compared);
+        let mut versions: BTreeMap<String, Option<(FieldSet, Comparison)>> = BTreeMap::from([(new.version.to_string(), Some(changed(own)))]);
         let mut conflicts = Vec::new();
         for (id, owned) in managers.iter_mut().filter(|(id, _)| *id != writer) {
             if !versions.contains_key(&owned.api_version) {
                 let compared = match (self.at(old, &owned.api_version)?, self.at(new, &owned.api_version)?) {
-                    (Some(old), Some(new)) => Some(old.of.compare(&old.value, &new.value).kept_by(&(self.reset)(&owned.api_version))),
+                    (Some(old), Some(new)) => Some(changed(old.of.compare(&old.value, &new.value).kept_by(&(self.reset)(&owned.api_version)))),
                     _ => None,
                 };
                 versions.insert(owned.api_version.clone(), compared);
             }
-            let Some(Some(compared)) = versions.get(&owned.api_version) else {
+            let Some(Some((changed, compared))) = versions.get(&owned.api_version) else {
                 owned.set = FieldSet::default();
                 continue;
             };
-            let taken = owned.set.intersection(&compared.modified.union(&compared.added));
+            let taken = owned.set.intersection(changed);
             if !force {
                 conflicts.extend(taken.paths().into_iter().map(|path| Conflict { manager: id.clone(), path }));
             }
-            owned.set = owned.set.difference(&taken).difference(&compared.removed);
+            for gone in [&taken, &compared.removed].into_iter().filter(|gone| !gone.is_empty()) {
+                owned.set = owned.set.difference(gone);
+            }
         }
         if !conflicts.is_empty() {
             return Err(UpdateError::Conflicts(Conflicts(conflicts)));
         }
         managers.retain(|_, owned| !owned.set.is_empty());
-        Ok((managers, versions.remove(new.version).flatten().unwrap_or_default()))
+        Ok((managers, versions.remove(new.version).flatten().unwrap_or_default().1))
     }
 
     /// The managers after a write that is no apply.

@@ -1,7 +1,7 @@
 //! Compares two values of one type: which fields one has and the other not, and which differ.
 
 use super::{item_element, list_of, object_of};
-use crate::path::PathElement;
+use crate::path::{PathElement, Step};
 use crate::schema::{Atom, List, ListMerge, Object, Schema, Shape, Type, TypeRef};
 use crate::set::FieldSet;
 use crate::update::ResetFields;
@@ -39,12 +39,28 @@ impl Type<'_> {
 
 struct Walk<'a> {
     schema: &'a Schema,
-    path: Vec<PathElement>,
+    path: Vec<Step<'a>>,
     found: Comparison,
 }
 
-impl Walk<'_> {
-    fn value(&mut self, at: Option<TypeRef>, old: Option<&Value>, new: Option<&Value>) {
+impl<'a> Walk<'a> {
+    fn removed(&mut self) {
+        self.found.removed.insert(&Step::path(&self.path));
+    }
+
+    fn modified(&mut self) {
+        self.found.modified.insert(&Step::path(&self.path));
+    }
+
+    fn added(&mut self) {
+        self.found.added.insert(&Step::path(&self.path));
+    }
+
+    fn value(&mut self, at: Option<TypeRef>, old: Option<&'a Value>, new: Option<&'a Value>) {
+        // Most of an object stays as it is, and nothing differs in what is the same.
+        if old.is_some() && old == new {
+            return;
+        }
         let atom = self.schema.atom(at);
         let (old_atom, new_atom) = (atom.deduce(old), atom.deduce(new));
         let leaf = if new.is_none() {
@@ -56,14 +72,14 @@ impl Walk<'_> {
             self.shape(new_atom, old, new)
         };
         match (old, new) {
-            (None, Some(_)) if !leaf => self.found.added.insert(&self.path),
-            (Some(_), None) if !leaf => self.found.removed.insert(&self.path),
+            (None, Some(_)) if !leaf => self.added(),
+            (Some(_), None) if !leaf => self.removed(),
             _ => {}
         }
     }
 
     /// Compares by what is left of the type; says whether it was one leaf.
-    fn shape(&mut self, atom: Atom<'_>, old: Option<&Value>, new: Option<&Value>) -> bool {
+    fn shape(&mut self, atom: Atom<'a>, old: Option<&'a Value>, new: Option<&'a Value>) -> bool {
         match atom.shape() {
             Shape::Scalar(_) | Shape::Nothing => self.leaf(old, new),
             Shape::List(list) => {
@@ -89,15 +105,15 @@ impl Walk<'_> {
 
     fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) -> bool {
         match (old, new) {
-            (None, _) => self.found.added.insert(&self.path),
-            (_, None) => self.found.removed.insert(&self.path),
-            (Some(old), Some(new)) if !equal(old, new) => self.found.modified.insert(&self.path),
+            (None, _) => self.added(),
+            (_, None) => self.removed(),
+            (Some(old), Some(new)) if !equal(old, new) => self.modified(),
             _ => {}
         }
         true
     }
 
-    fn object(&mut self, object: &Object, old: Side<'_>, new: Side<'_>) {
+    fn object(&mut self, object: &'a Object, old: Side<'a>, new: Side<'a>) {
         for name in old.1.into_iter().flatten().map(|(name, _)| name) {
             self.member(object, name, old, new);
         }
@@ -108,18 +124,18 @@ impl Walk<'_> {
         }
     }
 
-    fn member(&mut self, object: &Object, name: &str, old: Side<'_>, new: Side<'_>) {
+    fn member(&mut self, object: &'a Object, name: &'a str, old: Side<'a>, new: Side<'a>) {
         // What Go holds by value is there as soon as its struct is there.
         let zero = object.field(name).and_then(|field| field.zero.as_ref());
         let (old_whole, new_whole) = (old.0.is_some(), new.0.is_some());
         let old = old.1.and_then(|members| members.get(name)).or(zero.filter(|_| old_whole));
         let new = new.1.and_then(|members| members.get(name)).or(zero.filter(|_| new_whole));
-        self.path.push(PathElement::field(name));
+        self.path.push(Step::Field(name));
         self.value(object.member(name), old, new);
         self.path.pop();
     }
 
-    fn list(&mut self, list: &List, old: &[Value], new: &[Value]) {
+    fn list(&mut self, list: &List, old: &'a [Value], new: &'a [Value]) {
         let mut items: BTreeMap<PathElement, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
         for item in old {
             if let Ok(element) = item_element(self.schema, list, item) {
@@ -132,32 +148,32 @@ impl Walk<'_> {
             }
         }
         for (element, (old, new)) in items {
-            self.path.push(element);
+            self.path.push(Step::Item(element));
             self.items(list, &old, &new);
             self.path.pop();
         }
     }
 
     /// Compares the items that share a key. Repeated ones are one leaf.
-    fn items(&mut self, list: &List, old: &[&Value], new: &[&Value]) {
+    fn items(&mut self, list: &List, old: &[&'a Value], new: &[&'a Value]) {
         match (old.len(), new.len()) {
             (0 | 1, 0 | 1) => self.value(Some(list.items), old.first().copied(), new.first().copied()),
             (2.., 2..) => {
                 if old.len() != new.len() || old.iter().zip(new).any(|(old, new)| !equal(old, new)) {
-                    self.found.modified.insert(&self.path);
+                    self.modified();
                 }
             }
             (2.., _) => {
                 if let Some(one) = new.first() {
                     self.value(Some(list.items), None, Some(one));
                 }
-                self.found.removed.insert(&self.path);
+                self.removed();
             }
             (_, _) => {
                 if let Some(one) = old.first() {
                     self.value(Some(list.items), Some(one), None);
                 }
-                self.found.added.insert(&self.path);
+                self.added();
             }
         }
     }

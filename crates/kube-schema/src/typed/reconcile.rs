@@ -15,19 +15,24 @@ impl Type<'_> {
 
 struct Walk<'a> {
     schema: &'a Schema,
-    path: Vec<PathElement>,
+    path: Vec<&'a PathElement>,
     /// What is one leaf today and has owners of its parts.
     leaves: FieldSet,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn leaf(&mut self) {
+        let path: Vec<PathElement> = self.path.iter().map(|&element| element.clone()).collect();
+        self.leaves.insert(&path);
+    }
+
     /// `leaf` says that the set has the path itself and nothing below it.
-    fn set(&mut self, at: Option<TypeRef>, set: &FieldSet, leaf: bool) {
+    fn set(&mut self, at: Option<TypeRef>, set: &'a FieldSet, leaf: bool) {
         match self.schema.atom(at).shape() {
             Shape::List(list) => {
                 if list.merge == ListMerge::Atomic {
                     if !leaf {
-                        self.leaves.insert(&self.path);
+                        self.leaf();
                     }
                     return;
                 }
@@ -39,7 +44,7 @@ impl Walk<'_> {
             Shape::Object(object, _) if object.fields().is_empty() && object.values.is_some_and(|at| self.is_untyped(at)) => {}
             Shape::Object(_, true) => {
                 if !leaf && !set.is_empty() {
-                    self.leaves.insert(&self.path);
+                    self.leaf();
                 }
             }
             Shape::Object(object, false) => {
@@ -62,8 +67,8 @@ impl Walk<'_> {
         at == Schema::DEDUCED || (node.scalar == Some(Scalar::Untyped) && node.object.is_none())
     }
 
-    fn descend(&mut self, at: Option<TypeRef>, element: &PathElement, member: bool, below: &FieldSet) {
-        self.path.push(element.clone());
+    fn descend(&mut self, at: Option<TypeRef>, element: &'a PathElement, member: bool, below: &'a FieldSet) {
+        self.path.push(element);
         self.set(at, below, member && below.is_empty());
         self.path.pop();
     }

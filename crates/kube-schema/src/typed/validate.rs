@@ -2,7 +2,7 @@
 
 use super::item_element;
 use crate::DEEPEST;
-use crate::path::PathElement;
+use crate::path::{PathElement, Step};
 use crate::schema::{List, ListMerge, Object, Scalar, Schema, Shape, Type, TypeRef};
 use crate::value::{go_syntax, go_text, go_type};
 use serde_json::Value;
@@ -45,23 +45,23 @@ impl Type<'_> {
     }
 }
 
-struct Walk<'a> {
+struct Walk<'a, 'v> {
     schema: &'a Schema,
     duplicates: Duplicates,
-    path: Vec<PathElement>,
+    path: Vec<Step<'v>>,
     errors: Vec<String>,
 }
 
-impl Walk<'_> {
+impl<'v> Walk<'_, 'v> {
     fn error(&mut self, text: impl Display) {
         if self.errors.len() >= MOST_ERRORS {
             return;
         }
-        let path = crate::path::path_text(&self.path);
+        let path = crate::path::path_text(&Step::path(&self.path));
         self.errors.push(if path.is_empty() { text.to_string() } else { format!("{path}: {text}") });
     }
 
-    fn value(&mut self, at: Option<TypeRef>, value: &Value) {
+    fn value(&mut self, at: Option<TypeRef>, value: &'v Value) {
         if self.path.len() > DEEPEST {
             return self.error("exceeded max depth");
         }
@@ -85,9 +85,9 @@ impl Walk<'_> {
         }
     }
 
-    fn object(&mut self, object: &Object, members: &serde_json::Map<String, Value>) {
+    fn object(&mut self, object: &Object, members: &'v serde_json::Map<String, Value>) {
         for (name, value) in members {
-            self.path.push(PathElement::field(name));
+            self.path.push(Step::Field(name));
             let at = object.member(name);
             if at.is_none() {
                 self.error("field not declared in schema");
@@ -99,7 +99,7 @@ impl Walk<'_> {
         }
     }
 
-    fn list(&mut self, list: &List, items: &[Value]) {
+    fn list(&mut self, list: &List, items: &'v [Value]) {
         let mut seen = BTreeSet::new();
         for (index, item) in items.iter().enumerate() {
             let element = match &list.merge {
@@ -112,7 +112,7 @@ impl Walk<'_> {
             if list.merge != ListMerge::Atomic && !seen.insert(element.clone()) && self.duplicates == Duplicates::Refused {
                 self.error(format!("duplicate entries for key {element}"));
             }
-            self.path.push(element);
+            self.path.push(Step::Item(element));
             self.value(Some(list.items), item);
             self.path.pop();
         }
