@@ -177,6 +177,10 @@ pub async fn track_update(cluster: &Cluster, kind: &Kind, part: Part, context: &
         Some(writer) if writer.applies => {}
         Some(writer) => {
             let conversions = Conversions::new(cluster, kind);
+            if kind.versions().is_none() {
+                with_manager(kind, part, writer, true, &conversions, |fields| fields.update(Some(old), new, &writer.manager));
+                return Ok(());
+            }
             loop {
                 let mut tracked = new.clone();
                 with_manager(kind, part, writer, true, &conversions, |fields| fields.update(Some(old), &mut tracked, &writer.manager));
@@ -217,6 +221,11 @@ pub fn owners(object: &Value) -> Option<Value> {
     object::lookup(object, &["metadata", "managedFields"]).cloned()
 }
 
+/// Takes `metadata.managedFields` out of an object. Its place among the members is kept for [`put_owners`].
+pub fn take_owners(object: &mut Value) -> Option<Value> {
+    object.pointer_mut("/metadata/managedFields").map(Value::take).filter(|owners| !owners.is_null())
+}
+
 /// Sets or removes `metadata.managedFields`.
 pub fn put_owners(object: &mut Value, owners: Option<Value>) {
     match owners {
@@ -227,9 +236,9 @@ pub fn put_owners(object: &mut Value, owners: Option<Value>) {
 
 /// What the object's owners were before admission comes back when admission has broken them.
 pub fn repair_owners(context: &WriteContext, object: &mut Value, before: Option<Value>) {
-    let found = owners(object);
-    if found != before
-        && let Err(error) = managed::validate(&found.unwrap_or_default())
+    let found = object::lookup(object, &["metadata", "managedFields"]);
+    if found != before.as_ref()
+        && let Err(error) = managed::validate(found.unwrap_or(&Value::Null))
     {
         context.warn(format!(
             ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {error}"

@@ -1,8 +1,11 @@
 //! Label and field selectors on objects as JSON; the rules are `kube_rules::selector`.
 
+mod part;
+
 use crate::object;
 use crate::status::ApiError;
 use kube_rules::Selector;
+use part::Part;
 use serde_json::Value;
 use std::fmt;
 
@@ -106,6 +109,13 @@ impl Outline {
             labels: labels.filter_map(|(key, value)| Some((key.as_str().into(), value.as_str()?.into()))).collect(),
             fields: names.iter().chain(supported).map(|field| (field.path.as_str().into(), value(field, object).into())).collect(),
         }
+    }
+
+    /// The same of an encoded object.
+    pub fn read(object: &[u8], supported: &[SelectableField]) -> Self {
+        let mut part = Part::of(supported.iter().flat_map(|field| &field.places).map(Vec::as_slice));
+        [["metadata", "labels"], ["metadata", "name"], ["metadata", "namespace"]].into_iter().for_each(|path| part.add(path.into_iter()));
+        Self::of(&part.read(object), supported)
     }
 
     /// Whether both selectors match the object.
@@ -222,6 +232,7 @@ mod tests {
         let pods = crate::kinds::by_resource("", "v1", "pods").unwrap();
         let pod = json!({"metadata": {"name": "a", "namespace": "b", "labels": {"app": "web", "tier": ""}}, "spec": {"nodeName": "n1"}});
         let outline = Outline::of(&pod, &pods.selectable_fields);
+        assert_eq!(Outline::read(pod.to_string().as_bytes(), &pods.selectable_fields), outline);
         let labels = ["", "app=web", "app!=web", "tier", "!tier", "!other", "other", "app in (web,db),other notin (x)"];
         let fields = ["", "spec.nodeName=n1", "spec.nodeName!=n1", "metadata.name=a,metadata.namespace=b", "status.phase=", "status.phase!=Running"];
         for (label, field) in labels.iter().flat_map(|label| fields.map(|field| (label, field))) {

@@ -278,7 +278,7 @@ impl Watch {
             let before = event.previous.as_ref().is_some_and(|previous| selection.matches_bytes(&previous.bytes));
             return (before, event.change != Change::Deleted && selection.matches_bytes(&event.object));
         }
-        let outline = |bytes: &[u8]| Outline::of(&serde_json::from_slice(bytes).unwrap_or_default(), &kind.selectable_fields);
+        let outline = |bytes: &[u8]| Outline::read(bytes, &kind.selectable_fields);
         let outlines = self.store.outlines(event, outline);
         let matches = |outline: &Option<Outline>| outline.as_ref().is_some_and(|outline| selection.matches_outline(outline));
         (matches(&outlines.before), matches(&outlines.after))

@@ -43,7 +43,8 @@ fn check(attributes: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
     let Attributes { kind, name, namespace, .. } = *attributes;
     let Some(node) = attributes.context.user.node_name() else { return Ok(()) };
     let stored = |key: &str| attributes.cluster.store.get(key).map(|entry| entry.value());
-    let own = if kind.is("", "pods") { stored(&format!("core/nodes//{node}")) } else { None };
+    // Mirror pods alone name the node's own object.
+    let own = if kind.is("", "pods") && attributes.operation == Operation::Create { stored(&format!("core/nodes//{node}")) } else { None };
     let restriction = Restriction { node, kind, own: own.as_ref() };
     match (attributes.operation, attributes.subresource) {
         (Operation::Create, "") => restriction.create(object),

@@ -143,19 +143,20 @@ async fn patch(api: &Arc<Api>, call: &Call, context: &WriteContext, target: Targ
         return Err(ApiError::unsupported_media_type(formats));
     }
     let (document, repeated) = patch_document(&call.body)?;
+    let patched = |current: &Value| match content_type.as_str() {
+        JSON_PATCH => patch::json(current, &document),
+        MERGE_PATCH => Ok(patch::merge(current, &document)),
+        _ => patch::strategic(kind, current, &document),
+    };
     let change = |current: &Value| {
         let view = kind.is_view().then(|| kind.outgoing(current.clone()));
         let current = view.as_ref().unwrap_or(current);
-        let patched = match content_type.as_str() {
-            JSON_PATCH => patch::json(current, &document),
-            MERGE_PATCH => Ok(patch::merge(current, &document)),
-            _ => patch::strategic(kind, current, &document),
-        };
-        let patched = patched.map_err(|error| patch_error(&error))?;
-        let text = patched.to_string();
-        check_fields(kind, patched, repeated.clone(), validation, context)
-            .map(|object| kind.incoming(object))
-            .map_err(|error| does_not_fit(&text, &error))
+        let object = patched(current).map_err(|error| patch_error(&error))?;
+        check_fields(kind, object, repeated.clone(), validation, context).map(|object| kind.incoming(object)).map_err(|error| {
+            // The text is made only for the message: patching once more gives the same.
+            let text = patched(current).map(|object| object.to_string()).unwrap_or_default();
+            does_not_fit(&text, &error)
+        })
     };
     api.registry.update(context, target, true, change).await
 }

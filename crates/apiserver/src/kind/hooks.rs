@@ -119,11 +119,18 @@ impl Kind {
     }
 }
 
+/// A copy of an object whose status is to be written.
+fn without_status(object: &Value) -> Value {
+    let Some(members) = object.as_object() else { return object.clone() };
+    let copy = |(name, value): (&String, &Value)| (name.clone(), if name == "status" { Value::Null } else { value.clone() });
+    members.iter().map(copy).collect()
+}
+
 /// A status update keeps the old spec and most of the old metadata.
 fn restore_all_but_status(takes_metadata: bool, old: &Value, new: &mut Value) {
-    let status = new.get("status").cloned();
-    let metadata = new.get("metadata").cloned();
-    let mut kept = old.clone();
+    let mut take = |member: &str| new.get_mut(member).map(Value::take);
+    let (status, metadata) = (take("status"), take("metadata"));
+    let mut kept = without_status(old);
     if let Some(map) = kept.as_object_mut() {
         match status {
             Some(status) => drop(map.insert("status".into(), status)),

@@ -84,7 +84,7 @@ impl Registry {
             Part::Main => self.allocate_service(kind, Some(&old), &mut new)?,
             _ => Claim::new(&self.allocators, &self.store),
         };
-        let owners = fields::owners(&new);
+        let owners = fields::take_owners(&mut new);
         kind.prepare_replacement(part, &old, &mut new);
         fields::put_owners(&mut new, owners);
         let (errors, warnings) = kind.judge_update(part, &new, &old).into_parts();

@@ -29,6 +29,9 @@ pub struct Field {
     /// What JSON may stand there.
     pub shape: Shape,
     flags: &'static str,
+    pointer: bool,
+    omit_empty: bool,
+    omit_zero: bool,
 }
 
 /// What JSON may stand somewhere: the text of the grammar, taken apart on demand.
@@ -76,6 +79,11 @@ impl GoType {
 }
 
 impl Field {
+    fn new(name: &'static str, go: &'static str, shape: Shape, flags: &'static str) -> Self {
+        let field = Self { name, go, shape, flags, pointer: false, omit_empty: false, omit_zero: false };
+        Self { pointer: field.has("ptr"), omit_empty: field.has("omitempty"), omit_zero: field.has("omitzero"), ..field }
+    }
+
     fn flag(&self, prefix: &str) -> Option<&'static str> {
         self.flags.split(' ').find_map(|flag| flag.strip_prefix(prefix))
     }
@@ -86,17 +94,17 @@ impl Field {
 
     /// Whether Go holds a pointer: absence and the zero value differ.
     pub fn pointer(&self) -> bool {
-        self.has("ptr")
+        self.pointer
     }
 
     /// Whether Go leaves the field out when it is empty (`omitempty`).
     pub fn omit_empty(&self) -> bool {
-        self.has("omitempty")
+        self.omit_empty
     }
 
     /// Whether Go leaves the field out when it is its type's zero value (`omitzero`).
     pub fn omit_zero(&self) -> bool {
-        self.has("omitzero")
+        self.omit_zero
     }
 
     /// `atomic`, `set` or `map`, with a map list's keys.
@@ -139,7 +147,7 @@ fn parse() -> HashMap<&'static str, GoType> {
         if let Some(rest) = line.strip_prefix(' ') {
             let mut parts = rest.splitn(4, ' ');
             let mut next = || parts.next().unwrap_or_default();
-            let field = Field { name: next(), go: next(), shape: Shape(next()), flags: next() };
+            let field = Field::new(next(), next(), Shape(next()), next());
             if let Some(current) = &mut current {
                 current.fields.push(field);
             }

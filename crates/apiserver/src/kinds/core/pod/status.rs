@@ -5,7 +5,7 @@ use crate::validation::addresses::{self, Form};
 use crate::validation::field::{Errors, Field};
 use kube_rules::Quantity;
 use kube_rules::qos::{RESOURCES, qos_class_of};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const DEFAULT_GRACE: i64 = 30;
 
@@ -90,12 +90,14 @@ pub(super) fn qos_class(pod: &Value) -> &'static str {
 
 /// Whether the generation rises: with the spec, but not when the pod is bound to a node, which nothing else can do to a stored pod.
 pub(super) fn spec_changed(old: &Value, new: &Value) -> bool {
-    let rest = |pod: &Value| {
-        let mut spec = pod.get("spec").cloned().unwrap_or_default();
-        spec.as_object_mut().map(|spec| spec.shift_remove("nodeName"));
-        spec
-    };
-    old.get("spec") != new.get("spec") && rest(old) != rest(new)
+    const BOUND: &str = "nodeName";
+    match (old.get("spec").and_then(Value::as_object), new.get("spec").and_then(Value::as_object)) {
+        (Some(old), Some(new)) => {
+            let rest = |spec: &Map<String, Value>| spec.len() - usize::from(spec.contains_key(BOUND));
+            rest(old) != rest(new) || old.iter().any(|(name, value)| name != BOUND && new.get(name) != Some(value))
+        }
+        _ => old.get("spec").filter(|spec| !spec.is_null()) != new.get("spec").filter(|spec| !spec.is_null()),
+    }
 }
 
 /// A status that does not say which generation it is of says what the old one said (`preserveOldObservedGeneration`).
