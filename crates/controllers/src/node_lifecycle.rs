@@ -7,6 +7,7 @@
 //! its full grace; nothing is evicted while no node at all is ready, and the nodes of a zone are evicted one after the other; taints of others
 //! stay.
 
+mod census;
 mod evict;
 mod plan;
 mod zones;
@@ -36,6 +37,7 @@ use crate::{
     runner::{Next, Queue},
     view::{NodeRow, Views},
 };
+use census::{Census, Count};
 use plan::{Evictions, plan};
 use zones::{Turn, Zones, zone};
 
@@ -50,6 +52,7 @@ struct Context {
     events: EventRecorder,
     heard: Arc<Heard>,
     grace: Duration,
+    census: Arc<Mutex<Census>>,
     zones: Mutex<Zones>,
 }
 
@@ -82,13 +85,18 @@ pub(crate) async fn run(client: Client, views: Views, timing: Timing, shutdown: 
     let Timing { node_grace: grace, clock } = timing;
     let heard = Arc::new(Heard { clock, at: Mutex::default() });
     let events = EventRecorder::new(client.clone(), "node-controller", "");
-    watch(&views, &queue, &heard, &events);
-    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events, heard, grace, zones: Mutex::default() });
+    let census = Arc::new(Mutex::default());
+    watch(&views, &queue, &heard, &census, &events);
+    let context = Arc::new(Context { client: client.clone(), views: views.clone(), events, heard, grace, census, zones: Mutex::default() });
     tokio::join!(queue.run("nodelifecycle", 8, shutdown.clone(), |node| sync(context.clone(), node)), evict::run(client, views, shutdown),);
 }
 
-fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>, events: &EventRecorder) {
-    let (keys, heard_of, nodes, events) = (queue.clone(), heard.clone(), views.nodes.clone(), events.clone());
+fn locked(census: &Mutex<Census>) -> MutexGuard<'_, Census> {
+    census.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>, census: &Arc<Mutex<Census>>, events: &EventRecorder) {
+    let (keys, heard_of, nodes, census, events) = (queue.clone(), heard.clone(), views.nodes.clone(), census.clone(), events.clone());
     views.nodes.subscribe(move |change| {
         let name = &change.key.name;
         let told = match (change.old, change.new) {
@@ -108,13 +116,13 @@ fn watch(views: &Views, queue: &Queue<String>, heard: &Arc<Heard>, events: &Even
             (Some(old), Some(new)) if beat(old) != beat(new) => heard_of.hear(name),
             _ => {}
         }
-        let was_ready = change.old.is_some_and(|row| plan::is_ready(row));
-        if was_ready == change.new.is_some_and(|row| plan::is_ready(row)) {
-            keys.add(name.clone());
-        } else {
-            // Whether any node is ready decides about all.
-            keys.extend(nodes.snapshot().into_iter().map(|(key, _)| key.name));
-        }
+        let others = {
+            let mut census = locked(&census);
+            // Read within the lock: the newest state is the last one that is counted.
+            census.set(name, nodes.get(change.key).as_deref())
+        };
+        keys.add(name.clone());
+        keys.extend(others);
     });
     let heard_of = heard.clone();
     views.leases.subscribe(move |change| {
@@ -164,22 +172,23 @@ async fn sync(context: Arc<Context>, name: String) -> anyhow::Result<Next> {
 
 /// Whether the node's pods may be evicted, and when to ask again. A node that is lost takes its turn among those of its zone.
 fn evictions(context: &Context, node: &NodeRow) -> (Evictions, Option<Duration>) {
-    let mut nodes = context.views.nodes.snapshot();
-    nodes.retain(|(_, row)| !row.labels.contains_key(EXCLUDED));
-    if !nodes.is_empty() && !nodes.iter().any(|(_, row)| plan::is_ready(row)) {
+    let place = zone(&node.labels);
+    let (stops, Count { ready, unready }) = {
+        let census = locked(&context.census);
+        (census.none_is_ready(), census.zone(&place))
+    };
+    if stops {
         return (Evictions::Stop, None);
     }
     if !plan::awaits_eviction(node) {
         return (Evictions::Hold, None);
     }
-    let place = zone(&node.labels);
-    let (ready, unready): (Vec<_>, Vec<_>) = nodes.iter().filter(|(_, row)| zone(&row.labels) == place).partition(|(_, row)| plan::is_ready(row));
     let now = (context.heard.clock)();
-    let turn = context.zones.lock().unwrap_or_else(PoisonError::into_inner).turn(&place, ready.len(), unready.len(), now);
+    let turn = context.zones.lock().unwrap_or_else(PoisonError::into_inner).turn(&place, ready, unready, now);
     match turn {
         Turn::Now => (Evictions::Go, None),
         Turn::In(left) => (Evictions::Hold, Some(left)),
-        // A node that becomes ready wakes all.
+        // It is looked at again when the pace of its zone changes.
         Turn::Stopped => (Evictions::Hold, None),
     }
 }

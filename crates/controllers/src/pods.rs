@@ -18,6 +18,7 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
 };
 
+use crate::runner::requests;
 pub(crate) use flight::{Flight, Observed};
 
 /// How long a pod that was created may stay unseen before it counts as lost.
@@ -51,7 +52,7 @@ impl PodControl {
         let (mut done, mut batch) = (0, 1);
         while done < count {
             let next = (done + batch).min(count);
-            let results = join_all((done..next).map(|index| self.create_one(workload, &pods, pod(index)))).await;
+            let results = requests(join_all((done..next).map(|index| self.create_one(workload, &pods, pod(index))))).await;
             if let Some(error) = results.into_iter().find_map(Result::err) {
                 let message = crate::refusal(&error);
                 return Some(Failure { reason: "FailedCreate", message, error: anyhow::Error::new(error).context("creating pods") });
@@ -84,7 +85,7 @@ impl PodControl {
     /// Deletes these pods, given by name and uid.
     pub async fn delete<'a>(&self, workload: &Workload<'_>, targets: impl Iterator<Item = (&'a str, &'a str)>) -> Option<Failure> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &workload.key.ns);
-        let results = join_all(targets.map(|(name, uid)| self.delete_one(workload, &pods, name, uid))).await;
+        let results = requests(join_all(targets.map(|(name, uid)| self.delete_one(workload, &pods, name, uid)))).await;
         let error = results.into_iter().find_map(Result::err)?;
         Some(Failure { reason: "FailedDelete", message: crate::refusal(&error), error: anyhow::Error::new(error).context("deleting pods") })
     }

@@ -25,7 +25,7 @@ pub(super) fn zone(labels: &Labels) -> String {
 }
 
 /// The time between two evictions in a zone of so many nodes; none stops them.
-fn pace(ready: usize, unready: usize) -> Option<Duration> {
+pub(super) fn pace(ready: usize, unready: usize) -> Option<Duration> {
     // A zone that is down as a whole is taken for lost.
     let partial = ready > 0 && unready > 2 && unready * 100 >= UNHEALTHY * (ready + unready);
     match partial {
