@@ -26,8 +26,19 @@ pub(super) struct Facts {
     pub preference: i64,
     pub fit: i64,
     pub balance: i64,
-    /// For each soft spread constraint: how many pods of the node it is about, and whether the node is part of its count.
-    pub spread: Vec<(i64, bool)>,
+    /// One for each soft spread constraint.
+    pub spread: Vec<Tally>,
+}
+
+/// What a spread constraint sees of a node.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tally {
+    /// How many pods of the node it is about.
+    pub members: i64,
+    /// Whether the node is part of its count.
+    pub counts: bool,
+    /// The domain that the node is in; none without the label.
+    pub domain: Option<String>,
 }
 
 impl Facts {
@@ -40,7 +51,22 @@ impl Facts {
             preference: score::preference(pod, profile, name, node),
             fit: score::fit(pod, profile, node, usage),
             balance: score::balance(pod, profile, node, usage),
-            spread: soft.iter().map(|one| (one.members(pod, &usage.members), one.counts(pod, name, node))).collect(),
+            spread: soft.iter().map(|one| Tally::new(one, pod, candidate)).collect(),
+        }
+    }
+}
+
+impl Tally {
+    /// The domain; that of no name without the label.
+    pub fn domain(&self) -> &str {
+        self.domain.as_deref().unwrap_or_default()
+    }
+
+    fn new(constraint: &Spread, pod: &PodRow, (name, node, usage): Candidate<'_>) -> Self {
+        Self {
+            members: constraint.members(pod, &usage.members),
+            counts: constraint.counts(pod, name, node),
+            domain: node.labels.get(constraint.topology()).cloned(),
         }
     }
 }
@@ -62,6 +88,11 @@ pub(super) struct Memo {
 }
 
 impl Memo {
+    /// About how many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.kinds.front().map_or(0, |kind| kind.facts.len())
+    }
+
     /// The facts about each of the `nodes`, in their order; only those of nodes that changed are computed.
     pub fn facts<'a>(&mut self, pod: &PodRow, profile: &Arc<Profile>, soft: &[Spread], nodes: impl Iterator<Item = Candidate<'a>>) -> &[Facts] {
         let pod = pod.without_identity();

@@ -81,6 +81,11 @@ impl Spread {
         })
     }
 
+    /// The label that names the domains.
+    pub fn topology(&self) -> &str {
+        &self.topology
+    }
+
     /// How many pods of a node it counts.
     pub fn members(&self, pod: &PodRow, members: &[std::sync::Arc<PodRow>]) -> i64 {
         // Upstream: a selector that matches everything counts nothing.
@@ -198,7 +203,9 @@ impl Neighbours {
         };
         let theirs = !(world.profile.ignores_others_preferences && rules.likes.is_empty());
         for candidate in nodes {
-            all.count_spread(pod, candidate);
+            if !all.hard.is_empty() {
+                all.count_spread(pod, candidate);
+            }
             all.count_company(pod, world, candidate, theirs);
         }
         all.first = all.near.iter().all(HashMap::is_empty) && rules.near.iter().all(|term| term.matches(pod, &world.spaces));
@@ -272,11 +279,11 @@ impl Neighbours {
             })
             .collect();
         #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "upstream's arithmetic")]
-        let crowd = |((_, node, _), facts): &Judged<'_>| -> i64 {
+        let crowd = |(_, facts): &Judged<'_>| -> i64 {
             let mut sum = 0.0;
-            for (((constraint, domains), weight), (members, _)) in self.soft.iter().zip(&counts).zip(&weights).zip(&facts.spread) {
-                let Some(value) = node.labels.get(&constraint.topology) else { continue };
-                let count = if constraint.topology == HOSTNAME { *members } else { domains.get(value.as_str()).copied().unwrap_or_default() };
+            for (((constraint, domains), weight), tally) in self.soft.iter().zip(&counts).zip(&weights).zip(&facts.spread) {
+                let Some(value) = &tally.domain else { continue };
+                let count = if constraint.topology == HOSTNAME { tally.members } else { domains.get(value.as_str()).copied().unwrap_or_default() };
                 sum += count as f64 * weight + (constraint.max_skew - 1) as f64;
             }
             sum.round() as i64
@@ -301,26 +308,40 @@ impl Neighbours {
     where
         'a: 'f,
     {
-        let value = |one: &Spread, node: &'a NodeRow| node.labels.get(&one.topology).map_or("", String::as_str);
         let mut counts: Vec<HashMap<&str, i64>> = vec![HashMap::new(); self.soft.len()];
-        for ((_, node, _), _) in fitting {
-            for (constraint, domains) in self.soft.iter().zip(&mut counts).filter(|(one, _)| one.topology != HOSTNAME) {
-                domains.entry(value(constraint, node)).or_default();
-            }
-        }
-        for ((_, node, _), facts) in nodes {
-            for ((constraint, domains), (members, _)) in self.soft.iter().zip(&mut counts).zip(&facts.spread).filter(|(_, (_, counts))| *counts) {
-                if let Some(count) = domains.get_mut(value(constraint, node)) {
-                    *count += members;
+        // Neighbouring nodes are mostly in one domain, which is looked up once then.
+        let mut last = vec![None; self.soft.len()];
+        for (_, facts) in fitting {
+            let soft = self.soft.iter().zip(&mut counts).zip(&facts.spread).zip(&mut last);
+            for (((_, domains), tally), last) in soft.filter(|(((one, _), _), _)| one.topology != HOSTNAME) {
+                if *last != Some(tally.domain()) {
+                    *last = Some(tally.domain());
+                    domains.entry(tally.domain()).or_default();
                 }
             }
         }
+        let mut runs = vec![("", 0); self.soft.len()];
+        for (_, facts) in nodes {
+            let soft = self.soft.iter().zip(&mut counts).zip(&facts.spread).zip(&mut runs);
+            for (((_, domains), tally), run) in soft.filter(|(((one, _), tally), _)| one.topology != HOSTNAME && tally.counts) {
+                if run.0 != tally.domain() {
+                    add(domains, std::mem::replace(run, (tally.domain(), 0)));
+                }
+                run.1 += tally.members;
+            }
+        }
+        counts.iter_mut().zip(runs).for_each(|(domains, run)| add(domains, run));
         counts
     }
 
     /// The spread constraints that only prefer.
     pub fn soft(&self) -> &[Spread] {
         &self.soft
+    }
+
+    /// Whether neither [`Self::refuse_spread`] nor [`Self::refuse_affinity`] has anything against any node.
+    pub fn refuse_none(&self, pod: &PodRow) -> bool {
+        self.hard.is_empty() && pod.rules.near.is_empty() && pod.rules.apart.is_empty() && self.unwanted.is_empty()
     }
 
     /// Why a node cannot take the pod because of its spread constraints.
@@ -361,6 +382,13 @@ impl Neighbours {
 pub(super) fn default_spread(of_profile: Option<&Vec<Spread>>, selector: &Selector) -> Vec<Spread> {
     let all = of_profile.cloned().unwrap_or_else(|| Spread::defaults().into());
     all.into_iter().map(|one| Spread { selector: selector.clone(), ..one }).collect()
+}
+
+/// Adds the pods of some nodes to those of their domain, if it counts.
+fn add(domains: &mut HashMap<&str, i64>, (domain, members): (&str, i64)) {
+    if let Some(count) = domains.get_mut(domain) {
+        *count += members;
+    }
 }
 
 fn count(terms: &[Term], domains: &mut [Domains], node: &NodeRow, matches: impl Fn(&Term) -> bool) {

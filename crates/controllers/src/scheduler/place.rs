@@ -133,17 +133,22 @@ fn histogram<'a>(reasons: impl Iterator<Item = &'a str>) -> String {
 pub(super) fn place<'a>(
     pod: &PodRow,
     world: &World,
-    nodes: impl Iterator<Item = Candidate<'a>> + Clone,
+    nodes: impl Iterator<Item = Candidate<'a>>,
     memo: &'a mut Memo,
 ) -> Result<(String, Vec<Step>), Unfit> {
+    // Walked several times: the tree of all nodes only once.
+    let mut all = Vec::with_capacity(memo.nodes());
+    all.extend(nodes);
+    let nodes = all.iter().copied();
     let everywhere = |reason: String| {
         let refusals = nodes.clone().map(|(name, ..)| (name.to_owned(), Refusal::hopeless(&reason))).collect();
         Unfit { refusals, overall: Some(reason) }
     };
     let trial = Trial::of(pod, world, nodes.clone()).map_err(everywhere)?;
     let judged = nodes.clone().zip(memo.facts(pod, &world.profile, trial.neighbours.soft(), nodes));
-    let fitting: Vec<Judged<'_>> =
-        judged.clone().filter(|(candidate, facts)| facts.refusal.is_none() && trial.further_refusal(*candidate).is_none()).collect();
+    let refuses = !trial.refuses_none();
+    let mut fitting: Vec<Judged<'_>> = Vec::with_capacity(all.len());
+    fitting.extend(judged.clone().filter(|(candidate, facts)| facts.refusal.is_none() && !(refuses && trial.further_refusal(*candidate).is_some())));
     if fitting.is_empty() {
         let refusal = |(candidate, facts): Judged<'_>| facts.refusal.clone().or_else(|| trial.further_refusal(candidate));
         let refusals = judged.filter_map(|one| Some((one.0.0.to_owned(), refusal(one)?))).collect();
@@ -186,6 +191,11 @@ impl<'a> Trial<'a> {
     /// The first plug-in's refusal, in upstream's order.
     pub fn refusal(&self, candidate: Candidate<'_>) -> Option<Refusal> {
         own_refusal(self.pod, self.profile, candidate).or_else(|| self.further_refusal(candidate))
+    }
+
+    /// Whether [`Self::further_refusal`] has nothing against any node: most pods ask nothing of others, and nobody asks anything of them.
+    fn refuses_none(&self) -> bool {
+        !self.contended && self.pod.claims.is_empty() && self.neighbours.refuse_none(self.pod)
     }
 
     /// That of the plug-ins that look beyond the node, which come last.
