@@ -51,6 +51,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The pod network is made again when the Host Networking Service is back, so the runtime is asked often for that long.
 const AFTER_CHANGE: Duration = Duration::from_secs(3);
 
+/// A runtime that was ready and does not answer may restart: for so long that is no news (upstream's `baseRuntimeSyncThreshold`, `pkg/kubelet/runtime.go`).
+const SILENCE: Duration = Duration::from_secs(30);
+
 /// The calls of a look.
 const LOOKS: [&str; 2] = ["Version", "Status"];
 
@@ -120,27 +123,29 @@ pub(crate) async fn follow(
     health: watch::Sender<RuntimeHealth>,
 ) {
     let mut unready = 0u32;
-    let mut failures = 0u32;
+    let mut tolerance = Tolerance::default();
     let mut log = Log::default();
     let mut changed: Option<Instant> = None;
     let mut asked = false;
     loop {
-        let seen = look_long(&client, patience, &health).await.with(host_network.as_mut().map(|health| health.borrow_and_update().clone()));
+        let seen = look_long(&client, patience, &health).await;
+        // One that hung is told of already.
+        if !health.borrow().runtime_ready {
+            tolerance = Tolerance::default();
+        }
+        let network = host_network.as_mut().map(|health| health.borrow_and_update().clone());
+        let told = tolerance.take(&seen, Instant::now()).with(network.clone());
+        let seen = seen.with(network);
         log.note(&seen, Instant::now());
         // Before anybody hears of the runtime, and makes a sandbox.
         if !seen.name.is_empty() && !asked {
             asked = tokio::time::timeout(patience, ask_driver(&client, &cgroups)).await.unwrap_or(false);
         }
-        // Single failed calls of a healthy runtime are no news (upstream waits 30 s).
-        failures = if seen.name.is_empty() { failures + 1 } else { 0 };
-        let hide = failures > 0 && failures < 3 && health.borrow().runtime_ready;
-        if !hide {
-            health.send_if_modified(|old| {
-                let changed = *old != seen;
-                *old = seen.clone();
-                changed
-            });
-        }
+        health.send_if_modified(|old| {
+            let changed = *old != told;
+            *old = told;
+            changed
+        });
         let ready = seen.runtime_ready && seen.network_ready;
         unready = if ready { 0 } else { unready.saturating_add(1) };
         let pause = match unready {
@@ -162,6 +167,25 @@ pub(crate) async fn follow(
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = news => changed = Some(Instant::now()),
+        }
+    }
+}
+
+/// What the last good look saw, which counts until the runtime has not answered for [`SILENCE`].
+#[derive(Default)]
+struct Tolerance {
+    good: Option<(Instant, RuntimeHealth)>,
+}
+
+impl Tolerance {
+    /// What is told of a look that saw `seen`.
+    fn take(&mut self, seen: &RuntimeHealth, now: Instant) -> RuntimeHealth {
+        if !seen.name.is_empty() {
+            self.good = seen.runtime_ready.then(|| (now, seen.clone()));
+        }
+        match &self.good {
+            Some((at, good)) if now - *at < SILENCE => good.clone(),
+            _ => seen.clone(),
         }
     }
 }
@@ -255,5 +279,36 @@ async fn look(client: &cri::Client) -> RuntimeHealth {
         messages,
         handlers: status.runtime_handlers.into_iter().map(Handler::of).collect(),
         groups_policy: status.features.map(|features| features.supplemental_groups_policy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_that_restarts_is_no_news_for_thirty_seconds() {
+        let up = RuntimeHealth { name: "containerd".into(), runtime_ready: true, network_ready: true, ..Default::default() };
+        let no_network = RuntimeHealth { network_ready: false, ..up.clone() };
+        let not_ready = RuntimeHealth { runtime_ready: false, ..up.clone() };
+        let down = RuntimeHealth { messages: vec!["container runtime is down: refused".into()], ..Default::default() };
+        let began = Instant::now();
+        let mut tolerance = Tolerance::default();
+        let looks = [
+            (0, &down, &down, "was never up"),
+            (1_000, &up, &up, "answers"),
+            (1_025, &down, &up, "first failure"),
+            (1_100, &down, &up, "fourth failure"),
+            (30_999, &down, &up, "just before the end"),
+            (31_000, &down, &down, "silent for 30 s"),
+            (31_025, &no_network, &no_network, "what it answers is told at once"),
+            (31_050, &down, &no_network, "the last answer counts"),
+            (32_000, &up, &up, "answers again"),
+            (33_000, &not_ready, &not_ready, "says itself that it is not ready"),
+            (33_025, &down, &down, "and then nothing"),
+        ];
+        for (at, seen, told, what) in looks {
+            assert_eq!(tolerance.take(seen, began + Duration::from_millis(at)), *told, "{what}");
+        }
     }
 }
