@@ -12,6 +12,7 @@ use std::io;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Probe};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::error::RuntimeError;
@@ -44,8 +45,6 @@ pub(crate) enum ProbeError {
     Runtime(RuntimeError),
     #[error("no answer within {} s (context deadline exceeded)", .0.as_secs())]
     NoAnswer(Duration),
-    #[error("no end within {} s", .0.as_secs())]
-    NoEnd(Duration),
     #[error("dial tcp {host}:{port}")]
     Dial { host: String, port: u16, source: io::Error },
     #[error("Get {url:?}")]
@@ -120,11 +119,22 @@ pub(crate) enum News {
 
 /// A running prober; it stops when dropped.
 #[derive(Debug)]
-pub(crate) struct Prober(AbortHandle);
+pub(crate) struct Prober {
+    task: AbortHandle,
+    ending: watch::Sender<bool>,
+}
+
+impl Prober {
+    /// The pod ends: only readiness is probed on, since the endpoints of an ending pod may still serve (upstream: `StopLivenessAndStartup` of
+    /// `pkg/kubelet/prober/prober_manager.go`).
+    pub(crate) fn end(&self) {
+        self.ending.send_if_modified(|ending| !std::mem::replace(ending, true));
+    }
+}
 
 impl Drop for Prober {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -146,25 +156,40 @@ pub(crate) fn first_health(c: &Container, id: &str, old: Option<&ContainerStatus
 
 /// Starts probing a container whose state is `health`. `since` is how long it has run already.
 pub(crate) fn start(c: Container, target: Target, health: Health, since: Duration, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
-    Prober(tokio::spawn(follow(c, target, health, since, tell)).abort_handle())
+    let (ending, ends) = watch::channel(false);
+    Prober { task: tokio::spawn(follow(c, target, health, since, ends, tell)).abort_handle(), ending }
 }
 
-async fn follow(c: Container, target: Target, mut health: Health, since: Duration, tell: impl Fn(News) + Send + Sync) {
+async fn ended(mut ends: watch::Receiver<bool>) {
+    // Without its Prober the task is aborted.
+    let _ = ends.wait_for(|ending| *ending).await;
+}
+
+/// Probes until it is settled whether the container has started.
+async fn startup(probe: &Probe, target: &Target, since: Duration, tell: &impl Fn(News)) -> bool {
+    let mut count = Counter::new(probe, false);
+    delay(probe, since).await;
+    loop {
+        let verdict = try_once(Which::Startup, probe, target).await;
+        let settled = count.note(&verdict);
+        tell_failure(Which::Startup, verdict, tell);
+        if let Some(started) = settled {
+            return started;
+        }
+        tokio::time::sleep(period(probe)).await;
+    }
+}
+
+async fn follow(c: Container, target: Target, mut health: Health, since: Duration, ends: watch::Receiver<bool>, tell: impl Fn(News) + Send + Sync) {
     if let Some(probe) = c.startup_probe.as_ref().filter(|_| !health.started) {
-        let mut count = Counter::new(probe, false);
-        delay(probe, since).await;
-        loop {
-            let verdict = try_once(Which::Startup, probe, &target).await;
-            let settled = count.note(&verdict);
-            tell_failure(Which::Startup, verdict, &tell);
-            match settled {
-                Some(true) => break,
-                Some(false) => {
-                    tell(News::Health(Health { alive: false, ..health }));
-                    return;
-                }
-                None => tokio::time::sleep(period(probe)).await,
-            }
+        let started = tokio::select! {
+            biased;
+            () = ended(ends.clone()) => return,
+            started = startup(probe, &target, since, &tell) => started,
+        };
+        if !started {
+            tell(News::Health(Health { alive: false, ..health }));
+            return;
         }
         health.started = true;
         tell(News::Health(health));
@@ -182,7 +207,11 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
         let Some(probe) = &c.liveness_probe else {
             return;
         };
-        each(probe, Which::Liveness, true, &target, since, &tell, |ok| change(&|h| h.alive = ok)).await;
+        tokio::select! {
+            biased;
+            () = ended(ends.clone()) => {}
+            () = each(probe, Which::Liveness, true, &target, since, &tell, |ok| change(&|h| h.alive = ok)) => {}
+        }
     };
     let ready = async {
         let Some(probe) = &c.readiness_probe else {
@@ -193,10 +222,25 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Duratio
     tokio::join!(live, ready);
 }
 
+/// How often a try is made that says nothing of the container (upstream's `maxProbeRetries`, `pkg/kubelet/prober/prober.go`).
+const TRIES: usize = 3;
+
+/// The first verdict that says something of the container, of at most [`TRIES`].
+async fn settle<F: Future<Output = Verdict>>(mut attempt: impl FnMut() -> F) -> Verdict {
+    let mut verdict = attempt().await;
+    for _ in 1..TRIES {
+        if !matches!(verdict, Verdict::Unknown(_)) {
+            break;
+        }
+        verdict = attempt().await;
+    }
+    verdict
+}
+
 /// One try, which counts in `/metrics/probes`.
 async fn try_once(which: Which, probe: &Probe, target: &Target) -> Verdict {
     let began = std::time::Instant::now();
-    let verdict = run::attempt(probe, target).await;
+    let verdict = settle(|| run::attempt(probe, target)).await;
     target.counts.note(&target.of, which, &verdict, began.elapsed());
     verdict
 }
@@ -301,6 +345,33 @@ mod tests {
         assert_eq!(of(&probed, "b", Some(&old)), (false, false), "another container begins anew");
         assert_eq!(of(&probed, "a", None), (false, false));
         assert_eq!(of(&Container::default(), "a", None), (true, true), "nothing to ask");
+    }
+
+    #[tokio::test]
+    async fn a_try_that_says_nothing_is_made_again() {
+        let unknown = || Verdict::Unknown(ProbeError::NoPort);
+        let cases = [
+            (vec![Verdict::Success], 1, "success"),
+            (vec![Verdict::Failure(ProbeError::NoPort)], 1, "failure"),
+            (vec![unknown(), Verdict::Failure(ProbeError::NoPort)], 2, "failure"),
+            (vec![unknown(), unknown(), Verdict::Success], 3, "success"),
+            (vec![unknown(), unknown(), unknown()], 3, "unknown"),
+        ];
+        for (verdicts, tries, want) in cases {
+            let mut made = 0;
+            let mut verdicts = verdicts.into_iter();
+            let verdict = settle(|| {
+                made += 1;
+                std::future::ready(verdicts.next().expect("no more tries"))
+            })
+            .await;
+            let is = match verdict {
+                Verdict::Success | Verdict::Warning(_) => "success",
+                Verdict::Failure(_) => "failure",
+                Verdict::Unknown(_) => "unknown",
+            };
+            assert_eq!((made, is), (tries, want));
+        }
     }
 
     #[test]

@@ -231,6 +231,9 @@ impl Worker {
     fn report(&mut self, out: &Output) {
         let known = &self.state.memory.health;
         self.probers.retain(|id, _| known.contains_key(id));
+        if self.state.is_ending() {
+            self.probers.values().for_each(Prober::end);
+        }
         let Some(status) = &out.status else { return };
         if !self.state.memory.cleaned && !self.state.gone {
             let mut status = status.clone();
@@ -347,6 +350,9 @@ impl Worker {
         let prober = probes::start(spec, target, health, since, move |news| {
             let _ = tell.send(Note::Probe(of.clone(), news));
         });
+        if self.state.is_ending() {
+            prober.end();
+        }
         self.probers.insert(id, prober);
     }
 

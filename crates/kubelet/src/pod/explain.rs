@@ -289,7 +289,10 @@ impl Steps<'_> {
         let of = Some(c.name.as_str());
         if let Some(hook) = self.state.memory.hooks.get(&run.id) {
             let (progress, detail) = match hook {
-                Hook::Running => (Progress::Working, "the postStart hook runs".to_owned()),
+                Hook::Running => {
+                    let lasts = run.started_at.map(|at| format!(" for {}", rounded(self.now.duration_since(at)))).unwrap_or_default();
+                    (Progress::Working, format!("the postStart hook runs{lasts}"))
+                }
                 Hook::Failed => {
                     (Progress::Failed, self.warning(&c.name, "FailedPostStartHook").unwrap_or_else(|| "the postStart hook failed".into()))
                 }

@@ -542,16 +542,19 @@ impl PodState {
         }
     }
 
-    /// Begins to probe containers that run, and forgets the others.
+    /// Begins to probe containers that run, and forgets the others. When the pod ends, the readiness of its containers is probed on.
     fn probes(&mut self) -> Vec<Action> {
         let ending = self.is_ending();
-        let running: Vec<&Container> = self.observed.containers.iter().filter(|c| c.state == State::Running && !ending).collect();
+        let running: Vec<&Container> = self.observed.containers.iter().filter(|c| c.state == State::Running).collect();
         self.memory.health.retain(|id, _| running.iter().any(|c| c.id == *id));
         let Some(spec) = &self.pod.spec else { return Vec::new() };
         let mut actions = Vec::new();
         for run in running {
             let known = self.memory.health.contains_key(&run.id);
-            let probed = containers(spec).map(|(_, c)| c).find(|c| c.name == run.name).filter(|c| probes::has_probes(c) && !known);
+            let probed = containers(spec)
+                .map(|(_, c)| c)
+                .find(|c| c.name == run.name)
+                .filter(|c| !known && if ending { c.readiness_probe.is_some() } else { probes::has_probes(c) });
             if let Some(c) = probed {
                 let health = probes::first_health(c, &run.id, status::old(&self.pod, &run.name));
                 self.memory.health.insert(run.id.clone(), health);
@@ -603,6 +606,9 @@ impl PodState {
             Action::Start(start) => self.begin_start(start, now),
             Action::Kill(Kill { id, grace, why, .. }) => {
                 self.memory.hooks.remove(id);
+                if *why == super::Why::PodEnds {
+                    self.memory.ends_since.get_or_insert(now);
+                }
                 let why = self.memory.stops.get(id).map_or(*why, |s| s.why);
                 self.memory.stops.insert(id.clone(), Stop { grace: *grace, why, attempt: Attempt::UnderWay });
             }

@@ -36,6 +36,8 @@ pub(crate) struct Memory {
     pub announced: BTreeSet<String>,
     /// Stops of containers, by id, until the runtime forgets the container.
     pub stops: BTreeMap<String, Stop>,
+    /// When the first container was stopped since the pod ends: the grace runs from there for all.
+    pub ends_since: Option<Timestamp>,
     /// Stops of sandboxes, by id.
     pub sandbox_stops: BTreeMap<String, Attempt>,
     /// Removals of old containers, by id.
@@ -227,6 +229,7 @@ impl Memory {
             failure.retry.moved(by);
         }
         self.restarts.clock_moved(by);
+        self.ends_since = self.ends_since.map(|at| moved(at, by));
         let stops = self.stops.values_mut().map(|stop| &mut stop.attempt);
         let attempts = stops.chain(self.sandbox_stops.values_mut()).chain(self.removals.values_mut());
         for attempt in attempts.chain(&mut self.ending).chain(&mut self.saving) {

@@ -406,7 +406,8 @@ impl Plan<'_> {
             // Sidecars end after the rest, the last one declared first.
             let last = containers(spec).rev().find_map(|(_, s)| running.iter().find(|c| c.name == s.name));
             for c in last.map_or(running.clone(), |c| vec![*c]) {
-                self.kill(c, grace, Why::PodEnds);
+                let begun = i.memory.stops.contains_key(&c.id);
+                self.kill(c, if begun { grace } else { self.left(grace) }, Why::PodEnds);
             }
             return Ending::Stopping;
         }
@@ -432,6 +433,13 @@ impl Plan<'_> {
         Ending::Over
     }
 
+    /// What is left of the pod's grace, or the least that upstream leaves (`minimumGracePeriodInSeconds` of
+    /// `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
+    fn left(&self, grace: i64) -> i64 {
+        let gone = self.input.memory.ends_since.map_or(0, |since| self.input.now.duration_since(since).as_secs().max(0));
+        grace.saturating_sub(gone).max(MINIMUM_GRACE.min(grace))
+    }
+
     /// Stops a container unless that is under way with no longer a grace.
     fn kill(&mut self, c: &Container, grace: i64, why: Why) {
         let stop = self.input.memory.stops.get(&c.id);
@@ -453,6 +461,9 @@ impl Plan<'_> {
         self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
     }
 }
+
+/// Seconds.
+const MINIMUM_GRACE: i64 = 2;
 
 /// Grace of a kill by probe: the probe's own, else the pod's.
 fn probe_grace(i: &Input<'_>, c: &Spec, why: Why) -> i64 {

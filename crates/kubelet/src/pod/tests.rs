@@ -312,6 +312,17 @@ fn init_containers_run_in_order_and_sidecars_stay() {
     let mut w = w;
     w.observed.containers[0].state = State::Exited;
     assert_eq!(w.plan(), ["stop side (side0) within 20 s: PodEnds"]);
+    // It gets what the mains have left, and 2 s at least.
+    let now = w.now;
+    for (gone, left) in [(0, 20), (12, 8), (19, 2), (100, 2), (-50, 20)] {
+        w.memory.ends_since = Some(t(now - gone));
+        assert_eq!(w.plan(), [format!("stop side (side0) within {left} s: PodEnds")], "{gone} s are gone");
+    }
+    // Once it is being stopped, only a shorter grace of the pod stops it again.
+    w.memory.ends_since = Some(t(now - 15));
+    w.memory.stops.insert("side0".into(), Stop { grace: 8, why: Why::PodEnds, attempt: Attempt::UnderWay });
+    assert_eq!(w.plan(), [""; 0]);
+    assert_eq!(w.deleted(3).plan(), ["stop side (side0) within 3 s: PodEnds"]);
 }
 
 #[test]

@@ -16,13 +16,11 @@ use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::devices;
 use crate::env::{self, Input};
 use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
-use crate::probes::{self, ProbeError};
+use crate::probes;
 use crate::services;
 use crate::users;
 use crate::volumes::{self, MountOf};
 
-/// How long a postStart hook may take.
-const POST_START: Duration = Duration::from_secs(120);
 /// How long the network policies of a pod may take.
 const POLICIES: Duration = Duration::from_secs(10);
 const POLICIES_OF_STATIC: Duration = Duration::from_secs(2);
@@ -162,8 +160,8 @@ impl Worker {
         let target = self.target(&spec, &id);
         let (site, tell, name, of) = (self.site(), self.tell.clone(), name.to_owned(), id.clone());
         let task = tokio::spawn(async move {
-            let ended = tokio::time::timeout(POST_START, probes::run_hook(&handler, &target)).await;
-            let outcome = match ended.unwrap_or(Err(ProbeError::NoEnd(POST_START))) {
+            // It may last as long as it likes, as upstream.
+            let outcome = match probes::run_hook(&handler, &target).await {
                 Ok(()) => Outcome::Done,
                 Err(error) => {
                     let error = HookError::PostStart(error);

@@ -384,3 +384,41 @@ fn a_refused_pod_says_so_and_touches_nothing() {
     let status = m.out(Event::TornDown(Outcome::Done)).status.unwrap();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfcpu")));
 }
+
+#[test]
+fn an_ending_pod_is_ready_as_long_as_its_readiness_probe_says_so() {
+    let probe = json!({"httpGet": {"port": 80}});
+    let spec =
+        json!({"containers": [{"name": "c", "image": "img:1", "readinessProbe": probe}, {"name": "d", "image": "img:1", "livenessProbe": probe}]});
+    let run = |name: &str| Container {
+        id: format!("{name}0"),
+        sandbox: "s0".into(),
+        name: name.into(),
+        state: State::Running,
+        started_at: Some(t(0)),
+        ..Default::default()
+    };
+    let seen = || Observed {
+        sandboxes: vec![Sandbox { id: "s0".into(), ready: true, ips: vec!["10.1.0.2".into()], ..Default::default() }],
+        containers: vec![run("c"), run("d")],
+    };
+    let health = |ready| Event::Probed { id: "c0".into(), health: Health { started: true, ready, alive: true } };
+    let ready = |out: &Output| out.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].ready;
+    let (mut machine, _) = Machine::new(spec.clone());
+    let actions = machine.look(seen());
+    assert!(actions.contains(&"probe c (c0)".to_owned()) && actions.contains(&"probe d (d0)".to_owned()), "{actions:?}");
+    machine.out(health(true));
+    let mut deleted = (*machine.state.pod).clone();
+    deleted.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(t(30)));
+    deleted.metadata.deletion_grace_period_seconds = Some(30);
+    let out = machine.out(Event::Pod(Arc::new(deleted.clone())));
+    assert!(ready(&out), "deleted, and still serving");
+    assert!(!ready(&machine.out(health(false))), "its probe fails");
+    assert!(ready(&machine.out(health(true))), "its probe succeeds again");
+
+    // An agent that starts meanwhile probes what serves alone.
+    let (mut machine, _) = Machine::new(spec);
+    machine.out(Event::Pod(Arc::new(deleted)));
+    let actions = machine.look(seen());
+    assert!(actions.contains(&"probe c (c0)".to_owned()) && !actions.contains(&"probe d (d0)".to_owned()), "{actions:?}");
+}
