@@ -15,14 +15,15 @@ use thiserror_ext::AsReport;
 
 const NAMESPACE: &str = "kube-node-lease";
 
-/// Keeps the node's Lease in `kube-node-lease` fresh, owned by the Node with `owner_uid`: it lasts for so many seconds, and is renewed four times
-/// as often. Never returns: drop the future to stop.
-pub async fn keep_node_lease(client: Client, node: &str, owner_uid: &str, seconds: u32) {
+/// Keeps the node's Lease in `kube-node-lease` fresh, owned by the Node with the UID that `owner_uid` says at the time (a Node that was deleted
+/// and made again has another one): it lasts for so many seconds, and is renewed four times as often. Never returns: drop the future to stop.
+pub async fn keep_node_lease(client: Client, node: &str, owner_uid: impl Fn() -> String, seconds: u32) {
     let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
     let renewal = Duration::from_secs(seconds.into()) / 4;
     let mut backoff = Backoff::new(Duration::from_millis(100), renewal);
     let mut held = None;
     loop {
+        let owner_uid = &owner_uid();
         // A connection that died quietly must not cost the lease.
         let attempt = tokio::time::timeout(renewal, renew(&leases, &Holder { node, owner_uid, seconds }, held.take())).await;
         match attempt.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into()))) {
@@ -84,6 +85,14 @@ fn renewed(mut lease: Lease, holder: &Holder<'_>, now: Timestamp) -> Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_follows_its_node() {
+        let holder = |owner_uid| Holder { node: "win01", owner_uid, seconds: 40 };
+        let owners = |lease: &Lease| lease.metadata.owner_references.iter().flatten().map(|owner| owner.uid.clone()).collect::<Vec<_>>();
+        let lease = renewed(Lease::default(), &holder("uid-1"), Timestamp::UNIX_EPOCH);
+        assert_eq!(owners(&renewed(lease, &holder("uid-2"), Timestamp::UNIX_EPOCH)), ["uid-2"]);
+    }
 
     #[test]
     fn a_renewed_lease_keeps_its_version_and_names_its_node() {

@@ -377,14 +377,15 @@ impl Agent {
     }
 
     /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
-    /// list of pods, and removes logs of pods that are gone.
-    pub(crate) async fn remove_orphans(&self) -> Result<(), cri::Error> {
+    /// list of pods, and removes logs of pods that are gone. Returns those that could not be ended.
+    pub(crate) async fn remove_orphans(&self) -> Result<Vec<Orphan>, cri::Error> {
         // Before the pods, so that none that comes meanwhile loses its devices, its control groups or its sandbox.
         let (logs, groups) = (self.log_directories(), self.groups());
         let with_devices = self.devices.pods();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
         with_devices.difference(&known).for_each(|gone| self.devices.release(gone));
+        let mut orphans = Vec::new();
         for sandbox in sandboxes {
             let Some(owner) = sandbox.labels.get(POD_UID) else {
                 continue;
@@ -393,11 +394,27 @@ impl Agent {
                 continue;
             }
             tracing::info!(pod = owner, sandbox = sandbox.id, "ending a pod that the API does not know");
-            self.end_orphan(&sandbox.id).await?;
+            orphans.push(Orphan { pod: owner.clone(), sandbox: sandbox.id.clone() });
         }
-        self.remove_orphaned_logs(logs, |pod| known.contains(pod));
-        self.remove_groups(groups, |pod| known.contains(pod));
-        Ok(())
+        // One that cannot be stopped keeps its own, but nothing else, from being cleaned up.
+        let held = self.end_orphans(orphans).await;
+        let kept = |pod: &str| known.contains(pod) || held.iter().any(|orphan| orphan.pod == pod);
+        self.remove_orphaned_logs(logs, kept);
+        self.remove_groups(groups, kept);
+        Ok(held)
+    }
+
+    /// Ends pods without an owner. Returns those that are still there.
+    pub(crate) async fn end_orphans(&self, orphans: Vec<Orphan>) -> Vec<Orphan> {
+        let mut held = Vec::new();
+        for orphan in orphans {
+            if let Err(error) = self.end_orphan(&orphan.sandbox).await {
+                let Orphan { pod, sandbox } = &orphan;
+                tracing::warn!(pod, sandbox, error = %error.as_report(), "ending a pod that the API does not know failed; trying again");
+                held.push(orphan);
+            }
+        }
+        held
     }
 
     /// The pods that have a directory, but are known neither to the API nor by a manifest.
@@ -463,6 +480,13 @@ impl Agent {
         self.cri.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() }).await?;
         self.cri.remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: id }).await
     }
+}
+
+/// A sandbox whose pod has no owner.
+pub(crate) struct Orphan {
+    /// The pod's UID.
+    pub pod: String,
+    pub sandbox: String,
 }
 
 /// The UID in the name of a pod's log directory, `NAMESPACE_NAME_UID`; None for directories of others.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use backoff::Backoff;
-use cluster::{EventRecorder, Informer, Selection};
+use cluster::{EventRecorder, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
 use kube_rules::Quantity;
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Agent, PodChange, Workers, watch_pods};
+use crate::agent::{Agent, Orphan, PodChange, Workers, watch_pods};
 use crate::bundles::Bundles;
 use crate::certificates::manager::{self, Manager as CertificateManager, ManagerError, Purpose};
 use crate::certificates::plan;
@@ -340,14 +340,17 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         devices: ground.devices.clone(),
         device_changes: ground.devices.changes(),
     };
+    let node = ground.node.clone();
     let (client, name, lease) = (config.client.clone(), config.node_name.clone(), config.registration.lease_seconds);
     tasks.spawn(forever(async move {
         // The first look at the runtime and at the API, so that the Node is complete (and perhaps Ready) from birth.
         let runtime = async { drop(first.wait_for(|h| !h.name.is_empty()).await) };
         let _ = tokio::time::timeout(FIRST_LOOK, async { tokio::join!(runtime, keeper.lists.complete()) }).await;
         let registered = keeper.register().await;
-        let uid = registered.metadata.uid.clone().unwrap_or_default();
-        tokio::join!(keeper.keep(registered), cluster::keep_node_lease(client, &name, &uid, lease));
+        let first = registered.metadata.uid.clone().unwrap_or_default();
+        let key = Key::cluster(&name);
+        let uid = || node.get(key.clone()).and_then(|node| node.metadata.uid.clone()).unwrap_or_else(|| first.clone());
+        tokio::join!(keeper.keep(registered), cluster::keep_node_lease(client, &name, uid, lease));
     }));
 }
 
@@ -524,29 +527,35 @@ async fn take_pods(agent: Arc<Agent>, mut of_api: mpsc::UnboundedReceiver<PodCha
         orphans.node.synced().await;
         orphans.pods.synced().await;
         orphans.statics.read().await;
-        while let Err(error) = orphans.remove_orphans().await {
-            tracing::warn!(error = %error.as_report(), "looking for pods without an owner failed; trying again");
+        let held = loop {
+            match orphans.remove_orphans().await {
+                Ok(held) => break held,
+                Err(error) => tracing::warn!(error = %error.as_report(), "looking for pods without an owner failed; trying again"),
+            }
             tokio::time::sleep(Duration::from_secs(2)).await;
-        }
-        remove_left(&orphans).await;
+        };
+        remove_left(&orphans, held).await;
     });
     agent.dispatch(changes).await;
 }
 
-/// Takes down what an earlier agent left, until nothing is.
-async fn remove_left(agent: &Agent) {
+/// Takes down what an earlier agent left, until nothing is. What a pod uses that is still `held` by the runtime waits for its end.
+async fn remove_left(agent: &Agent, mut held: Vec<Orphan>) {
     let mut left = agent.left_pods();
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     loop {
-        left = agent.remove_left(left).await;
+        let (waiting, free) = left.into_iter().partition(|pod| held.iter().any(|orphan| orphan.pod == *pod));
+        left = agent.remove_left(free).await;
+        left.extend::<Vec<String>>(waiting);
         let swept = agent.csi.sweep().await.unwrap_or_else(|error| {
             tracing::warn!(error = %error.as_report(), "taking down a volume that no pod has failed; trying again");
             false
         });
-        if left.is_empty() && swept {
+        if held.is_empty() && left.is_empty() && swept {
             return;
         }
         tokio::time::sleep(backoff.next_delay()).await;
+        held = agent.end_orphans(held).await;
     }
 }
 

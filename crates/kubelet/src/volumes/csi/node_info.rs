@@ -99,6 +99,11 @@ impl Csi {
         Api::all(self.client.clone())
     }
 
+    /// The UID of the Node; None while there is none.
+    pub(super) fn node_uid(&self) -> Option<String> {
+        self.node.get(Key::cluster(&self.node_name))?.metadata.uid.clone()
+    }
+
     /// The Node, once it is registered.
     pub(super) async fn own_node(&self) -> std::sync::Arc<Node> {
         let mut changed = self.node.changed();

@@ -121,7 +121,14 @@ pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
     }
     let mut known: BTreeMap<PodPath, Socket> = BTreeMap::new();
     let mut asking = JoinSet::new();
+    let mut node = csi.own_node().await.metadata.uid.clone();
     loop {
+        // A Node that was deleted takes its CSINode along: the drivers are asked again for the new one.
+        if let Some(new) = csi.node_uid().filter(|new| node.as_ref() != Some(new)) {
+            tracing::info!(node = csi.node_name, "the Node was made again; registering the CSI drivers again");
+            node = Some(new);
+            ask_again(&mut known);
+        }
         let there = sockets(&csi.root, &dir);
         for step in plan(&known, &there, Instant::now()) {
             match step {
@@ -159,6 +166,13 @@ pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
             }
             () = tokio::time::sleep(LOOK) => {}
         }
+    }
+}
+
+/// Lets each driver register again.
+fn ask_again(known: &mut BTreeMap<PodPath, Socket>) {
+    for socket in known.values_mut().filter(|socket| matches!(socket.plugin, Some(Brought::Driver(_))) && matches!(socket.state, State::Known)) {
+        socket.state = State::Failed { again: Instant::now(), backoff: Backoff::new(WAITS.0, WAITS.1) };
     }
 }
 
