@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
 use bytes::Bytes;
+use host::{Beneath, HostError, HostRoot, PodPath};
 use jiff::Timestamp;
 
 /// What a reader wants of a log.
@@ -18,17 +19,40 @@ pub(crate) struct Options {
 }
 
 const CHUNK: usize = 16 << 10;
+/// The most that is kept of a line without an end. A runtime writes 16 KiB of text behind a short header; what is longer was not
+/// written by it, and is handed out in parts.
+const LINE: usize = 32 << 10;
+/// The most that stands before the text of a line: time, stream, tag.
+const HEADER: usize = 256;
+
+/// Where runtimes write the logs of pods.
+const PODS: &str = "/var/log/pods";
+
+/// Opens a log: the file `names` below the directory of all pods' logs. A pod may hold that directory as a volume, and would lead its
+/// readers elsewhere with a link, a device or a pipe: none is followed or opened.
+pub(crate) fn open(root: &HostRoot, names: &[String]) -> Result<File, HostError> {
+    let pods: PodPath = root.parse(PODS)?;
+    match root.open_beneath(&pods, names)? {
+        Beneath::File(file) => Ok(file),
+        Beneath::Directory(_) | Beneath::Other => {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "not an ordinary file");
+            Err(HostError::Io { operation: "read", path: format!("{PODS}/{}", names.join("/")), source })
+        }
+    }
+}
 
 /// Turns raw log lines into what the reader wants.
 pub(crate) struct Filter {
     options: Options,
     left: Option<u64>,
     partial: Vec<u8>,
+    /// The rest of a line without a header is passed over.
+    skip: bool,
 }
 
 impl Filter {
     pub(crate) fn new(options: Options) -> Self {
-        Filter { left: options.limit, options, partial: Vec::new() }
+        Filter { left: options.limit, options, partial: Vec::new(), skip: false }
     }
 
     /// Whether the limit is used up.
@@ -43,15 +67,38 @@ impl Filter {
         let mut begin = 0;
         while let Some(end) = self.partial[begin..].iter().position(|b| *b == b'\n') {
             let line = &self.partial[begin..begin + end];
-            render(line, &self.options, &mut out);
+            if !std::mem::take(&mut self.skip) {
+                render(line, &self.options, &mut out);
+            }
             begin += end + 1;
         }
         self.partial.drain(..begin);
+        if self.partial.len() > LINE {
+            self.cut(&mut out);
+        }
         if let Some(left) = &mut self.left {
             out.truncate((*left).min(out.len() as u64) as usize);
             *left -= out.len() as u64;
         }
         Bytes::from(out)
+    }
+}
+
+impl Filter {
+    /// Hands out what there is of a long line; its header stays for the rest.
+    fn cut(&mut self, out: &mut Vec<u8>) {
+        let header = self.partial.iter().take(HEADER).enumerate().filter(|(_, b)| **b == b' ').nth(2).map(|(at, _)| at + 1);
+        let Some(header) = header.filter(|_| !self.skip) else {
+            self.skip = true;
+            return self.partial.clear();
+        };
+        let before = out.len();
+        render(&self.partial, &self.options, out);
+        // A part has no end of line.
+        if out.len() > before && out.last() == Some(&b'\n') {
+            out.pop();
+        }
+        self.partial.truncate(header);
     }
 }
 
@@ -124,6 +171,8 @@ pub(crate) fn tail_text(mut file: File, bytes: usize, lines: usize) -> String {
             break;
         }
         text.extend_from_slice(&filter.push(&chunk));
+        // A line may be of any length.
+        text.drain(..text.len().saturating_sub(bytes));
     }
     let from = text.len().saturating_sub(bytes);
     String::from_utf8_lossy(&text[from..]).into_owned()
@@ -145,6 +194,42 @@ mod tests {
         let mut f = tempfile::tempfile().unwrap();
         f.write_all(LOG.as_bytes()).unwrap();
         f
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_log_is_an_ordinary_file_that_no_link_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path().join("var/log/pods/ns_pod_uid");
+        std::fs::create_dir_all(pod.join("c")).unwrap();
+        std::fs::write(dir.path().join("secret"), "s").unwrap();
+        std::fs::write(pod.join("c/0.log"), "l").unwrap();
+        std::os::unix::fs::symlink("/secret", pod.join("c/1.log")).unwrap();
+        std::os::unix::fs::symlink("c", pod.join("linked")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(pod.join("c/2.log")).unwrap();
+        std::fs::create_dir(pod.join("c/3.log")).unwrap();
+        let root = HostRoot::linux(dir.path()).unwrap();
+        for (container, file, want) in
+            [("c", "0.log", true), ("c", "1.log", false), ("linked", "0.log", false), ("c", "2.log", false), ("c", "3.log", false)]
+        {
+            let names = ["ns_pod_uid", container, file].map(str::to_owned);
+            assert_eq!(open(&root, &names).is_ok(), want, "{container}/{file}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_handed_out_in_parts() {
+        let long = "x".repeat(5 * LINE);
+        for (header, want) in [("2026-01-01T00:00:00Z stdout F ", format!("{long}\nnext\n")), ("", "next\n".to_owned())] {
+            let raw = format!("{header}{long}\n2026-01-01T00:00:00Z stdout F next\n");
+            let mut filter = Filter::new(Options::default());
+            let mut text = Vec::new();
+            for chunk in raw.as_bytes().chunks(CHUNK) {
+                text.extend_from_slice(&filter.push(chunk));
+                assert!(filter.partial.len() <= LINE, "{}", filter.partial.len());
+            }
+            assert!(text == want.as_bytes(), "{header:?}: {} bytes", text.len());
+        }
     }
 
     fn read(options: Options) -> String {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cri::v1;
 use exposition::Format;
 use futures::StreamExt;
-use host::{HostError, HostRoot, PathError, PodPath};
+use host::{HostError, HostRoot};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
@@ -27,7 +27,6 @@ use crate::logs::{self, Filter, Options};
 use crate::node_logs;
 use crate::pod::State;
 use crate::stats;
-use crate::volumes::PodDirs;
 
 /// How often a followed log is looked at.
 const FOLLOW: Duration = Duration::from_millis(100);
@@ -49,8 +48,6 @@ enum LogError {
     Waiting { container: String, pod: String, reason: String },
     #[error(transparent)]
     Host(#[from] HostError),
-    #[error(transparent)]
-    Path(#[from] PathError),
 }
 
 pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format: Format) -> Response<Body> {
@@ -153,12 +150,12 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
         Ok(parsed) => parsed,
         Err(error) => return text(StatusCode::BAD_REQUEST, error.to_report_string()),
     };
-    let (id, path, file) = match find(server, &pod, container, previous).await {
+    let (id, names, file) = match find(server, &pod, container, previous).await {
         Ok(found) => found,
         Err(error) => return text(StatusCode::BAD_REQUEST, error.to_report_string()),
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(8);
-    let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), id, path };
+    let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), id, names };
     tokio::spawn(async move {
         if let Err(error) = send(source, file, options, sender).await {
             tracing::debug!(error = %error.as_report(), "reading a container log ended early");
@@ -171,7 +168,7 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
 }
 
 /// The container's id, and its log.
-async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, PodPath, File), LogError> {
+async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Result<(String, Vec<String>, File), LogError> {
     let agent = &server.agent;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
@@ -190,10 +187,10 @@ async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Re
         let reason = if observed.newest(&container).is_some() { "ContainerCreating".to_owned() } else { waiting(pod, &container) };
         return Err(LogError::Waiting { container, pod: name, reason });
     };
-    let dirs = PodDirs::new(&agent.root, &agent.dir, pod)?;
-    let path = dirs.logs.join(&format!("{container}/{}.log", chosen.restarts))?;
-    let file = agent.root.open_read(&path)?;
-    Ok((chosen.id.clone(), path, file))
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let names = vec![format!("{namespace}_{name}_{uid}"), container.to_owned(), format!("{}.log", chosen.restarts)];
+    let file = logs::open(&agent.root, &names)?;
+    Ok((chosen.id.clone(), names, file))
 }
 
 fn waiting(pod: &Pod, container: &str) -> String {
@@ -208,7 +205,7 @@ struct Source {
     cri: cri::Client,
     root: Arc<HostRoot>,
     id: String,
-    path: PodPath,
+    names: Vec<String>,
 }
 
 impl Source {
@@ -220,7 +217,7 @@ impl Source {
 
     /// The file that has taken the log's place since it was read up to `position`: after a rotation it is shorter.
     fn successor(&self, position: u64) -> Option<File> {
-        let file = self.root.open_read(&self.path).ok()?;
+        let file = logs::open(&self.root, &self.names).ok()?;
         (file.metadata().ok()?.len() < position).then_some(file)
     }
 }
@@ -274,13 +271,14 @@ mod tests {
     async fn a_log_that_was_rotated_has_a_successor() {
         let dir = tempfile::tempdir().unwrap();
         let root = Arc::new(HostRoot::linux(dir.path()).unwrap());
-        let path = root.parse("/0.log").unwrap();
-        let source = Source { cri: cri::Client::connect("unix:///nowhere").unwrap(), root, id: String::new(), path };
+        let (dir, names) = (dir.path().join("var/log/pods"), vec!["0.log".to_owned()]);
+        std::fs::create_dir_all(&dir).unwrap();
+        let source = Source { cri: cri::Client::connect("unix:///nowhere").unwrap(), root, id: String::new(), names };
         assert!(source.successor(5).is_none(), "between the renaming and the new file");
-        std::fs::write(dir.path().join("0.log"), "12345").unwrap();
+        std::fs::write(dir.join("0.log"), "12345").unwrap();
         assert!(source.successor(5).is_none() && source.successor(3).is_none());
-        std::fs::rename(dir.path().join("0.log"), dir.path().join("0.log.old")).unwrap();
-        std::fs::write(dir.path().join("0.log"), "1").unwrap();
+        std::fs::rename(dir.join("0.log"), dir.join("0.log.old")).unwrap();
+        std::fs::write(dir.join("0.log"), "1").unwrap();
         assert!(source.successor(5).is_some());
     }
 

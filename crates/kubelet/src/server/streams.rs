@@ -9,7 +9,7 @@ use cri::labels::{CONTAINER_NAME, POD_UID};
 use cri::v1;
 use http::uri::InvalidUri;
 use http::{Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::Pod;
 use streaming::upgrade::{self, Answer};
@@ -21,6 +21,8 @@ use crate::error::RuntimeError;
 
 /// How long the runtime's server may take to accept a connection.
 const DIAL: Duration = Duration::from_secs(10);
+/// The most of the runtime's reason for a refusal that is passed on.
+const REASON: usize = 64 << 10;
 
 /// Why a stream is not served, in upstream's words.
 #[derive(Debug, thiserror::Error)]
@@ -211,7 +213,8 @@ async fn pass_through(request: &mut Request<Incoming>, url: &str) -> Result<Resp
         }
         Answer::Refused(response) => {
             let (parts, body) = response.into_parts();
-            let bytes = body.collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
+            // Only the reason is wanted.
+            let bytes = Limited::new(body, REASON).collect().await.map(|collected| collected.to_bytes()).unwrap_or_default();
             let mut answer = text(parts.status, String::from_utf8_lossy(&bytes));
             for (name, value) in
                 parts.headers.iter().filter(|(name, _)| name.as_str().starts_with("x-accepted-") || name.as_str().starts_with("sec-websocket"))

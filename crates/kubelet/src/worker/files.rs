@@ -39,8 +39,8 @@ impl Worker {
             let bytes = file.and_then(|f| self.agent.root.read(&f, MESSAGE)).ok().flatten().unwrap_or_default();
             let mut message = String::from_utf8_lossy(&bytes).into_owned();
             if message.is_empty() && policy == "FallbackToLogsOnError" && c.exit_code != 0 {
-                let log = self.dirs.logs.join(&format!("{}/{}.log", c.name, c.restarts));
-                let log = log.map_err(HostError::from).and_then(|p| self.agent.root.open_read(&p));
+                let pod = self.dirs.logs.name().unwrap_or_default().to_owned();
+                let log = logs::open(&self.agent.root, &[pod, c.name.clone(), format!("{}.log", c.restarts)]);
                 message = log.ok().map(|f| logs::tail_text(f, FALLBACK.0, FALLBACK.1)).unwrap_or_default();
             }
             if message.is_empty() {
