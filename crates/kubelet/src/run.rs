@@ -191,21 +191,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         0 => config.root.space(&dir)?.capacity,
         declared => declared,
     };
-    let side = NodeSide {
-        os: config.os,
-        node_name: config.node_name.clone(),
-        capacity: config.capacity,
-        hyper_v_container: config.hyper_v_container,
-        cluster_dns: config.cluster_dns.iter().map(ToString::to_string).collect(),
-        cluster_domain: config.cluster_domain.clone(),
-        resolver: config.resolver.clone(),
-        kernel: kernel(config),
-        cgroups: config.containers.cgroups,
-        runtime_cgroups: Arc::default(),
-        seccomp_default: config.containers.seccomp_default,
-        seccomp_dir: format!("{}/seccomp", config.root_dir.trim_end_matches('/')),
-        unsafe_sysctls: config.containers.unsafe_sysctls.clone(),
-    };
+    let side = node_side(config);
     let (sender, health) = watch::channel(RuntimeHealth::default());
     tasks.spawn(forever(health::follow(cri.clone(), config.polls, config.host_network.clone(), side.runtime_cgroups.clone(), sender)));
     let this_node = Selection::fields(format!("metadata.name={}", config.node_name)).of(&config.api);
@@ -263,6 +249,25 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         side,
         health,
     })
+}
+
+/// What pods' plans need to know of the node.
+fn node_side(config: &Config) -> NodeSide {
+    NodeSide {
+        os: config.os,
+        node_name: config.node_name.clone(),
+        capacity: config.capacity,
+        hyper_v_container: config.hyper_v_container,
+        cluster_dns: config.cluster_dns.iter().map(ToString::to_string).collect(),
+        cluster_domain: config.cluster_domain.clone(),
+        resolver: config.resolver.clone(),
+        kernel: kernel(config),
+        cgroups: config.containers.cgroups,
+        runtime_cgroups: Arc::default(),
+        seccomp_default: config.containers.seccomp_default,
+        seccomp_dir: format!("{}/seccomp", config.root_dir.trim_end_matches('/')),
+        unsafe_sysctls: config.containers.unsafe_sysctls.clone(),
+    }
 }
 
 /// The node's own credentials for images.
