@@ -36,7 +36,6 @@ build: guest
 # What is measured and given to others: $(TARGET)/release/mullion, optimised; $(TARGET)/release/mullion-cni, the CNI plug-ins alone, and
 # $(TARGET)/release/bench beside it.
 release: guest
-	@tools/setup valgrind
 	@MULLION_GUEST_PROGRAMS=$(TARGET)/guest tools/step "building an optimised mullion (takes longer than that of make up)" tools/release
 
 # target/x86_64-pc-windows-gnu/release/mullion.exe, and computenetwork.dll for Windows programs under Wine beside it.

@@ -296,7 +296,7 @@ pub enum Mode {
     Hns,
 }
 
-/// `mullion kube-proxy` under valgrind.
+/// `mullion kube-proxy` below another program.
 pub struct Watched {
     measured: Measured,
     mode: Mode,
@@ -305,7 +305,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Starts it with options of valgrind; returns once it serves so many Services.
+    /// Starts it behind these arguments of this program; returns once it serves so many Services.
     pub fn start(mullion: &Path, mode: Mode, services: usize, options: &[String]) -> Result<Self> {
         let site = Site::new(services)?;
         let (host, proxy) = match mode {
@@ -317,7 +317,7 @@ impl Watched {
             }
         };
         let arguments: Vec<String> = options.iter().cloned().chain([mullion.display().to_string()]).chain(proxy).collect();
-        let mut measured = site.run(valgrind()?, "valgrind", &arguments)?;
+        let mut measured = site.run(std::env::current_exe()?, "traced", &arguments)?;
         measured.converged(services)?;
         Ok(Self { measured, mode, _host: host, _site: site })
     }
@@ -335,13 +335,6 @@ impl Watched {
             Mode::Hns => Ok(()),
         }
     }
-}
-
-/// Where PATH has valgrind.
-pub fn valgrind() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|dir| dir.join("valgrind")).find(|file| file.is_file());
-    found.context("there is no valgrind: install it (Debian's package has the same name)")
 }
 
 /// A simulated Windows host in this network namespace, which ends with the benchmark.

@@ -1,7 +1,9 @@
-//! `bench functions`: which functions the service proxy and the control plane run, for the linker.
+//! `bench functions`: which functions the node agent, the service proxy and the control plane run, for the linker.
 //!
 //! A program's pages are mapped 64 KiB at a time, around each that is used. A process runs some thousands of the program's functions; where
 //! they lie among all others, most of what is mapped is code that nobody runs. `tools/release` has the linker place them side by side.
+
+pub mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,6 +16,7 @@ use linux_sys::netlink::Rtnl;
 use crate::command::{self, Mode};
 use crate::control_plane::{Exercise, exercise};
 use crate::namespaced;
+use crate::node;
 
 /// How many Services the proxy serves meanwhile: what it runs does not depend on it.
 const SERVICES: usize = 100;
@@ -54,7 +57,7 @@ pub fn part(args: &Args) -> Result<ExitCode> {
     ensure!(names.len() >= FEWEST, "{} ran {} functions with names: was it linked with -C strip=none?", args.mullion.display(), names.len());
     let text: String = names.iter().flat_map(|name| [name, "\n"]).collect();
     std::fs::write(&args.output, text).with_context(|| format!("writing {} failed", args.output.display()))?;
-    println!("{} functions of the service proxy and the control plane are listed in {}", names.len(), args.output.display());
+    println!("{} functions of node agent, service proxy and control plane are listed in {}", names.len(), args.output.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -63,47 +66,37 @@ pub fn part(args: &Args) -> Result<ExitCode> {
 enum Run {
     Proxy(Mode),
     ControlPlane(Exercise),
+    Node,
 }
 
 /// Those that have most in common are neighbours.
-const RUNS: [Run; 4] = [Run::ControlPlane(Exercise::Work), Run::ControlPlane(Exercise::Rest), Run::Proxy(Mode::Nftables), Run::Proxy(Mode::Hns)];
+const RUNS: [Run; 5] =
+    [Run::ControlPlane(Exercise::Work), Run::ControlPlane(Exercise::Rest), Run::Node, Run::Proxy(Mode::Nftables), Run::Proxy(Mode::Hns)];
 
 impl Run {
     /// The names of all functions that it runs.
     fn functions(self, mullion: &Path) -> Result<BTreeSet<String>> {
         let directory = tempfile::tempdir()?;
-        let calls = directory.path().join("calls");
-        let valgrind = ["--tool=callgrind".to_owned(), "--demangle=no".to_owned(), format!("--callgrind-out-file={}", calls.display())];
+        let called = directory.path().join("called");
+        let below = trace::arguments(&called);
         match self {
-            Run::Proxy(mode) => proxy(mullion, mode, &valgrind)?,
-            Run::ControlPlane(how) => exercise(mullion, how, &valgrind)?,
+            Run::Proxy(mode) => proxy(mullion, mode, &below)?,
+            Run::ControlPlane(how) => exercise(mullion, how, &below)?,
+            Run::Node => node::exercise(mullion, &below)?,
         }
-        let text =
-            std::fs::read_to_string(&calls).with_context(|| format!("reading {} failed: valgrind's callgrind wrote nothing", calls.display()))?;
-        Ok(names(&text))
+        let text = std::fs::read_to_string(&called).with_context(|| format!("reading {} failed: the program was not traced", called.display()))?;
+        Ok(text.lines().map(str::to_owned).collect())
     }
 }
 
-fn proxy(mullion: &Path, mode: Mode, valgrind: &[String]) -> Result<()> {
-    let watched = command::Watched::start(mullion, mode, SERVICES, valgrind)?;
+fn proxy(mullion: &Path, mode: Mode, below: &[String]) -> Result<()> {
+    let watched = command::Watched::start(mullion, mode, SERVICES, below)?;
     let until = Instant::now() + REST;
     while Instant::now() < until {
         watched.scrape()?;
         std::thread::sleep(Duration::from_secs(2));
     }
     watched.end()
-}
-
-/// The functions of a file of callgrind. Each is named once, at its first use: `fn=(17) name`, or `cfn=(17) name` where it is called.
-fn names(text: &str) -> BTreeSet<String> {
-    let name = |line: &str| {
-        let rest = line.strip_prefix("fn=(").or_else(|| line.strip_prefix("cfn=("))?;
-        let (_, name) = rest.split_once(") ")?;
-        // `'2` and so on are levels of recursion; functions without a name are distinguished by their address.
-        let name = name.split('\'').next().unwrap_or(name);
-        (!name.starts_with("0x") && !name.contains(' ')).then(|| name.to_owned())
-    };
-    text.lines().filter_map(name).collect()
 }
 
 /// All functions. Those that the same runs have are side by side: first those of the first run alone, then those that it shares with the next
@@ -126,13 +119,6 @@ fn in_order(runs: &[BTreeSet<String>]) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_function_is_named_once() {
-        let text = "version: 1\nob=(1) /bin/mullion\nfl=(1) ???\nfn=(1) _ZN4main17h01E\n0 3\ncfn=(2) _ZN5tokio3run17h02E\ncalls=1 0\n0 5\n\
-            fn=(2)\n0 5\nfn=(3) _ZN5tokio3run17h02E'2\n0 1\nfn=(4) 0x0000000000001090\nfn=(5) (below main)\n";
-        assert_eq!(names(text).into_iter().collect::<Vec<_>>(), ["_ZN4main17h01E", "_ZN5tokio3run17h02E"]);
-    }
 
     #[test]
     fn each_runs_functions_are_side_by_side() {

@@ -142,13 +142,21 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     PolicyPart,
-    /// Lists the functions that the service proxy runs, for the linker
+    /// Lists the functions that the node agent, the service proxy and the control plane run, for the linker
     #[cfg(target_os = "linux")]
     Functions(functions::Args),
     /// What `functions` starts
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     FunctionsPart(functions::Args),
+    /// Runs a program and lists the functions that it called
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Called(functions::trace::Args),
+    /// What `called` starts
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Tracer(functions::trace::TracerArgs),
     /// The API server of a proxy that is measured
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
@@ -191,6 +199,8 @@ fn part(command: &Command) -> Option<anyhow::Result<ExitCode>> {
         // It measures nothing, so that there is no report.
         Command::Functions(args) => functions::main(args).map(|()| ExitCode::SUCCESS),
         Command::FunctionsPart(args) => functions::part(args),
+        Command::Called(args) => functions::trace::main(args),
+        Command::Tracer(args) => functions::trace::trace(args),
         Command::ApiPart(args) => control_plane::part(false, args),
         Command::SettlePart(args) => control_plane::part(true, args),
         Command::ProxyApi { services, directory } => api::part(*services, directory).map(|()| ExitCode::SUCCESS),
@@ -244,6 +254,8 @@ fn program(command: &Command, report: &mut Report) -> anyhow::Result<()> {
         | Command::PolicyPart
         | Command::Functions(_)
         | Command::FunctionsPart(_)
+        | Command::Called(_)
+        | Command::Tracer(_)
         | Command::ApiPart(_)
         | Command::SettlePart(_)
         | Command::ProxyApi { .. } => {}

@@ -7,6 +7,7 @@
 mod agents;
 mod containerd;
 mod direct;
+mod exercise;
 mod pods;
 
 use std::future::Future;
@@ -22,6 +23,7 @@ use crate::namespaced;
 use crate::up::median;
 use agents::{Agent, Kind};
 use containerd::Containerd;
+pub use exercise::exercise;
 use pods::Pods;
 
 /// What is measured.
@@ -124,7 +126,7 @@ impl World {
 
 async fn ours(args: &Args, figures: &mut Figures) -> Result<()> {
     let world = World::new(args).await?;
-    let agent = Agent::start(Kind::Ours(&args.mullion), &world.site, &world.server, &world.containerd)?;
+    let agent = Agent::start(Kind::Ours(&args.mullion), &world.site, &world.server, &(&world.containerd).into())?;
     let mut pods = world.pods(agent.name()).await?;
     pods.node_ready().await.with_context(|| world.site.log("node"))?;
     let limits =
@@ -143,8 +145,8 @@ async fn ours(args: &Args, figures: &mut Figures) -> Result<()> {
 async fn upstreams(args: &Args, kubelet: &Path, figures: &mut Figures) -> Result<()> {
     let world = World::new(args).await?;
     // It brings no pod network: ours makes it, without an agent.
-    let network = Agent::start(Kind::Network(&args.mullion), &world.site, &world.server, &world.containerd)?;
-    let agent = Agent::start(Kind::Upstream(kubelet), &world.site, &world.server, &world.containerd)?;
+    let network = Agent::start(Kind::Network(&args.mullion), &world.site, &world.server, &(&world.containerd).into())?;
+    let agent = Agent::start(Kind::Upstream(kubelet), &world.site, &world.server, &(&world.containerd).into())?;
     let mut pods = world.pods(agent.name()).await?;
     pods.node_ready().await.with_context(|| world.site.log("kubelet"))?;
     let none = Limits { idle: Limit::Background, some: Limit::Background, cpu: Limit::Background, one: Limit::Background, exit: Limit::Background };

@@ -1,4 +1,4 @@
-//! What a control plane does in a small cluster, for [`crate::functions`]: it runs under valgrind, and nothing is measured.
+//! What a control plane does in a small cluster, for [`crate::functions`]: it is traced, and nothing is measured.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,11 +11,10 @@ use super::hollow::Nodes;
 use super::load::Connection;
 use super::site::{self, Site};
 use super::{NODES, objects, run, settle};
-use crate::command::valgrind;
 
 /// How long it is left alone: longer than all that it does again and again, but for what takes minutes.
 const REST: Duration = Duration::from_secs(25);
-/// How long each step may take under valgrind.
+/// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 const REPLICAS: u64 = 3;
 const WEB: &str = "/apis/apps/v1/namespaces/default/deployments/web";
@@ -29,13 +28,13 @@ pub enum Exercise {
     Work,
 }
 
-/// Runs `mullion control-plane` under valgrind with these options, from its start to its end.
+/// Runs `mullion control-plane` behind these arguments of this program, from its start to its end.
 pub fn exercise(mullion: &Path, exercise: Exercise, options: &[String]) -> Result<()> {
     site::add_addresses()?;
     run(async {
         let directory = tempfile::tempdir()?;
         let site = Site::new(directory.path())?;
-        let server = site.start_below(&valgrind()?, options, mullion).await?;
+        let server = site.start_below(&std::env::current_exe()?, options, mullion).await?;
         let mut nodes = Nodes::start(&site, &server, NODES, true).await?;
         if exercise == Exercise::Work {
             work(&mut site.admin(&server)?.connect().await?).await?;

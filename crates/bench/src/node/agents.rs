@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use ipnet::IpNet;
 use linux_sys::netlink::Rtnl;
 use nix::mount::{MsFlags, mount};
@@ -54,6 +54,23 @@ impl Kind<'_> {
     }
 }
 
+/// What agents need of a container runtime.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    /// Its address.
+    pub endpoint: String,
+    /// Where the pod network writes its configuration.
+    pub cni_conf: PathBuf,
+    /// What the node's machine is declared to have, and its root directory; none of a real one.
+    pub simulated: Option<PathBuf>,
+}
+
+impl From<&Containerd> for Runtime {
+    fn from(containerd: &Containerd) -> Self {
+        Self { endpoint: containerd.endpoint(), cni_conf: containerd.cni_conf(), simulated: None }
+    }
+}
+
 /// An agent that runs.
 pub struct Agent {
     process: Running,
@@ -64,7 +81,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    pub fn start(kind: Kind<'_>, site: &Site, server: &Server, containerd: &Containerd) -> Result<Self> {
+    pub fn start(kind: Kind<'_>, site: &Site, server: &Server, runtime: &Runtime) -> Result<Self> {
         let (program, name) = match kind {
             // A file of its own: no other process maps its pages.
             Kind::Ours(program) | Kind::Network(program) => (site.copy(program, &format!("mullion-{}", kind.name()))?, kind.name()),
@@ -72,13 +89,30 @@ impl Agent {
         };
         let files = Files::new(site, server, name)?;
         let arguments = match kind {
-            Kind::Ours(_) => files.ours(site, containerd, &[])?,
-            Kind::Network(_) => files.ours(site, containerd, &["kubelet", "proxy"])?,
-            Kind::Upstream(_) => files.upstreams(containerd)?,
+            Kind::Ours(_) => files.ours(site, runtime, &[])?,
+            Kind::Network(_) => files.ours(site, runtime, &["kubelet", "proxy"])?,
+            Kind::Upstream(_) => files.upstreams(runtime)?,
         };
         let started = Instant::now();
         let process = site.spawn(&program, name, &arguments, None)?;
         Ok(Self { process, program, name, arguments, started })
+    }
+
+    /// All parts of `mullion node`, as arguments behind `own` of another program.
+    pub fn start_below(program: &Path, own: &[String], mullion: &Path, site: &Site, server: &Server, runtime: &Runtime) -> Result<Self> {
+        let arguments = Files::new(site, server, "node")?.ours(site, runtime, &[])?;
+        let arguments: Vec<String> = own.iter().cloned().chain([mullion.display().to_string()]).chain(arguments).collect();
+        let started = Instant::now();
+        let process = site.spawn(program, "node", &arguments, None)?;
+        Ok(Self { process, program: program.to_owned(), name: "node", arguments, started })
+    }
+
+    /// Ends it.
+    pub fn end(mut self) -> Result<()> {
+        self.process.interrupt()?;
+        let status = self.process.0.wait()?;
+        ensure!(status.success(), "the node agent ended with {status}");
+        Ok(())
     }
 
     /// The node's name.
@@ -141,33 +175,38 @@ impl Files {
     }
 
     /// What both agents take.
-    fn kubelet(&self, containerd: &Containerd) -> Value {
+    fn kubelet(&self, runtime: &Runtime) -> Value {
         json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "tlsCertFile": self.certificate, "tlsPrivateKeyFile": self.key,
             "authentication": {"x509": {"clientCAFile": self.authority}},
             "clusterDomain": "cluster.local", "clusterDNS": ["10.96.0.10"],
-            "maxPods": MOST_PODS, "containerRuntimeEndpoint": containerd.endpoint(),
+            "maxPods": MOST_PODS, "containerRuntimeEndpoint": runtime.endpoint,
             // The disk is the machine's own, as full as its user likes it.
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "0%"}, "imageGCHighThresholdPercent": 100,
         })
     }
 
-    fn ours(&self, site: &Site, containerd: &Containerd, without: &[&str]) -> Result<Vec<String>> {
-        let node = json!({
+    fn ours(&self, site: &Site, runtime: &Runtime, without: &[&str]) -> Result<Vec<String>> {
+        let mut node = json!({
             "apiVersion": "mullion.io/v1alpha1", "kind": "NodeConfiguration",
             "kubeconfig": self.kubeconfig, "nodeName": NODE, "nodeIP": ADDRESS, "os": "linux", "roots": ["/"],
             "serviceCIDR": "10.96.0.0/12", "lan": "10.240.0.0/24", "network": "host-gateway",
-            "cniConfDir": containerd.cni_conf(), "ipamDir": site.path("ipam"), "without": without,
+            "cniConfDir": runtime.cni_conf, "ipamDir": site.path("ipam"), "without": without,
         });
+        if let Some(root) = &runtime.simulated {
+            node["roots"] = json!([root]);
+            node["cpu"] = json!("2");
+            node["memory"] = json!("4Gi");
+        }
         let proxy = json!({"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "clusterCIDR": "192.168.0.0/16"});
-        let text: Vec<String> = [node, self.kubelet(containerd), proxy].iter().map(Value::to_string).collect();
+        let text: Vec<String> = [node, self.kubelet(runtime), proxy].iter().map(Value::to_string).collect();
         std::fs::write(&self.config, text.join("\n---\n"))?;
         Ok(vec!["node".to_owned(), "--config".to_owned(), self.config.display().to_string(), "--hostname-override".to_owned(), NODE.to_owned()])
     }
 
-    fn upstreams(&self, containerd: &Containerd) -> Result<Vec<String>> {
-        let mut config = self.kubelet(containerd);
+    fn upstreams(&self, runtime: &Runtime) -> Result<Vec<String>> {
+        let mut config = self.kubelet(runtime);
         let more = json!({
             "failCgroupV1": false, "cgroupDriver": "cgroupfs", "failSwapOn": false, "resolvConf": "", "enforceNodeAllocatable": [],
             "authorization": {"mode": "Webhook"},

@@ -117,7 +117,7 @@ fn program() -> Vec<u8> {
 }
 
 /// The image as an archive of OCI.
-fn image() -> Result<Vec<u8>> {
+pub fn image() -> Result<Vec<u8>> {
     let layer = archive(&[("wait".to_owned(), program())])?;
     let digest = |content: &[u8]| format!("sha256:{}", Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let text = |value: serde_json::Value| value.to_string().into_bytes();

@@ -13,7 +13,7 @@ use super::containerd::IMAGE;
 use crate::control_plane::load::{Connection, Lines};
 use crate::control_plane::settle::usable;
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
 /// How long pods may take before they count as failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 

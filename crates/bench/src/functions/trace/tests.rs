@@ -1,0 +1,45 @@
+use super::*;
+
+/// Run in a process of its own by the test below.
+#[test]
+#[ignore = "what the other test traces"]
+fn traced_part() {
+    std::thread::spawn(called_in_a_thread).join().unwrap();
+    assert!(Command::new("true").status().unwrap().success());
+}
+
+#[inline(never)]
+fn called_in_a_thread() {
+    std::hint::black_box(1);
+}
+
+#[inline(never)]
+fn never_called() {
+    std::hint::black_box(2);
+}
+
+#[test]
+fn functions_that_a_program_runs_are_named_and_others_are_not() {
+    if std::env::args().count() == 0 {
+        never_called();
+    }
+    let this = std::env::current_exe().unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", "read go && exec \"$0\" functions::trace::tests::traced_part --exact --ignored"])
+        .arg(&this)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let leader = Pid::from_raw(child.id().try_into().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let args = TracerArgs { pid: leader.as_raw(), program: this, output: directory.path().join("names") };
+    ptrace::seize(leader, OPTIONS).unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"go\n").unwrap();
+    until_the_end(leader, &args).unwrap();
+    // The tracer has waited for it already.
+    assert!(child.wait().is_err());
+    let names = std::fs::read_to_string(&args.output).unwrap();
+    assert!(names.contains("called_in_a_thread") && names.contains("traced_part"), "{names}");
+    assert!(!names.contains("never_called"), "{names}");
+}
