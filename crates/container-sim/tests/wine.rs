@@ -154,6 +154,12 @@ async fn exec(dir: PathBuf) {
     rustix::mount::mount("late", below, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
     second(&node, &id, &["cmd", "/c", r"echo x>\\?\unix\usr\local\made"]).await;
     assert!(!below.join("made").exists(), "a later mount below /usr is written from a container");
+    // Without its first program, Wine ends before there is one; its own words arrive.
+    let (code, text) = second(&node, &id, &["cmd", "/c", r"ren C:\windows\system32\mullion-init.exe gone.exe"]).await;
+    assert_eq!(code, 0, "{text}");
+    let error = node.client.exec_sync(&id, &words(&["hostname"]), Duration::ZERO).await.unwrap_err().to_string();
+    assert!(error.contains("Wine ended before the program began (exit ") && error.contains(", 3 times)"), "{error}");
+    assert!(error.contains("mullion-init.exe"), "{error}");
     node.remove(&pod).await;
     until_async("nothing is left", async || processes("wineserver").is_empty() && processes("services.exe").is_empty()).await;
 }

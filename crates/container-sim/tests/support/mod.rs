@@ -76,11 +76,19 @@ fn run_all(tests: &[(&str, Test)]) -> ExitCode {
             for log in find(dir.path(), "shim.log") {
                 println!("  {}: {}", log.display(), std::fs::read_to_string(&log).unwrap_or_default());
             }
+            end_all();
         }
     }
     println!("\ntest result: {failed} failed; in a lab by hand: nsenter -U -m -n -p -t PID\n");
     // Pid 1 ends, and with it whatever a failed test left.
     ExitCode::from(u8::from(failed > 0))
+}
+
+/// Ends what a failed test left running, which later tests would count as theirs. This process is pid 1 of the lab.
+fn end_all() {
+    assert_eq!(std::process::id(), 1, "outside a lab this would end the machine's processes");
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(-1), nix::sys::signal::Signal::SIGKILL);
+    while !matches!(nix::sys::wait::wait(), Err(nix::Error::ECHILD)) {}
 }
 
 fn find(dir: &Path, name: &str) -> Vec<PathBuf> {

@@ -1,5 +1,7 @@
 //! Sessions: second programs, and clients attached to containers.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, Result, bail};
@@ -10,6 +12,9 @@ use super::{Container, SecondProgram, Server};
 use crate::shim::connection::{Gone, Purpose};
 use crate::shim::stage::{self, PidNamespace, Place, Streams, nonblocking};
 use crate::shim::{AttachRequest, ExecRequest, Handed, Message};
+
+/// How much of a failed program's messages is passed on.
+const MESSAGES: usize = 4096;
 
 impl Server {
     /// Begins to start a second program; the answer follows when it runs or has failed to.
@@ -46,7 +51,7 @@ impl Server {
         program.starting = None;
         if let Some(reason) = outcome.reason {
             // It stays known until it has ended, without a connection.
-            self.send(number, &Message::Failed(reason));
+            self.send(number, &Message::Failed(with_output(reason, ends.stderr)));
             self.connections.remove(&number);
             return;
         }
@@ -121,6 +126,16 @@ impl Server {
     }
 }
 
+/// A reason with what was written to the program's error stream before it (Wine's messages): nobody else reads that.
+fn with_output(reason: String, stderr: Option<OwnedFd>) -> String {
+    let mut text = vec![0; MESSAGES];
+    let length = stderr.and_then(|stderr| File::from(stderr).read(&mut text).ok()).unwrap_or(0);
+    match String::from_utf8_lossy(&text[..length]).trim() {
+        "" => reason,
+        text => format!("{reason}: {}", text.replace("\r\n", "\n")),
+    }
+}
+
 impl Container {
     /// A descriptor of the container's input: the only one where the first client takes it (`stdinOnce`), none where
     /// the container has no input.
@@ -133,5 +148,24 @@ impl Container {
             return Ok(self.stdin.take());
         }
         self.stdin.as_ref().map(OwnedFd::try_clone).transpose().context(copied)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_start_has_the_messages_that_were_written() {
+        let failed = |written: &str| {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            writer.write_all(written.as_bytes()).unwrap();
+            with_output("no program".to_owned(), Some(nonblocking(reader.into()).unwrap()))
+        };
+        assert_eq!(failed("mullion-init: no order\r\n"), "no program: mullion-init: no order");
+        assert_eq!(failed(""), "no program", "whether its writer still lives or not");
+        assert_eq!(with_output("no program".to_owned(), None), "no program");
     }
 }

@@ -6,9 +6,9 @@
 
 use std::fs::File;
 use std::io::{PipeWriter, Read as _, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::process::{Child, Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use guest::windows::wire::{self, Order, Report as InitReport};
@@ -73,8 +73,15 @@ pub(in super::super) fn line(spec: &StartSpec, line: &str, cwd: &str, report: Re
     }
 }
 
+/// How often Wine is started at most, where it ends before the program began.
+const ATTEMPTS: u32 = 3;
+
 struct Running {
     wine: Child,
+    /// Starts Wine again, on the container's streams; none once the program runs.
+    command: Option<Command>,
+    attempts: u32,
+    is_stopped: bool,
     order: File,
     reports: File,
     signals: SignalFd,
@@ -110,7 +117,8 @@ impl Running {
         let mine = std::process::id();
         // Wine's own way to name files that are on no drive.
         let path = |number: i32| format!(r"\\?\unix\proc\{mine}\fd\{number}");
-        let wine = Command::new(loader.wine)
+        let mut command = Command::new(loader.wine);
+        command
             .arg(r"C:\windows\system32\mullion-init.exe")
             .args([path(order.as_raw_fd()), path(theirs.as_raw_fd())])
             .current_dir(drive(PREFIX.as_ref()))
@@ -126,15 +134,18 @@ impl Running {
                 ("LC_ALL", "C.UTF-8"),
                 ("PATH", "/usr/bin:/bin"),
             ])
-            .spawn()
-            .with_context(|| format!("cannot start {}", loader.wine))?;
+            .stdin(own(std::io::stdin().as_fd())?)
+            .stdout(own(std::io::stdout().as_fd())?)
+            .stderr(own(std::io::stderr().as_fd())?);
+        let wine = command.spawn().with_context(|| format!("cannot start {}", loader.wine))?;
         let reports = File::from(stage::nonblocking(reports.into())?);
         let null = File::options().read(true).write(true).open("/dev/null").context("cannot open /dev/null")?;
-        // Only the program and its children hold the container's streams now, so that their end is seen.
+        // Only the program and its children hold the container's streams once it runs, so that their end is seen.
         nix::unistd::dup2_stdin(&null)?;
         nix::unistd::dup2_stdout(&null)?;
         nix::unistd::dup2_stderr(&null)?;
-        Ok(Self { wine, order, reports, signals, _theirs: theirs, unread: Vec::new(), line: line.to_owned() })
+        let line = line.to_owned();
+        Ok(Self { wine, command: Some(command), attempts: 1, is_stopped: false, order, reports, signals, _theirs: theirs, unread: Vec::new(), line })
     }
 
     /// Until the program's end. The report ends when the program runs.
@@ -145,7 +156,10 @@ impl Running {
             // Messages from before its end are still to be read.
             for message in self.messages() {
                 match message {
-                    InitReport::Started => report = None,
+                    InitReport::Started => {
+                        report = None;
+                        self.command = None;
+                    }
                     InitReport::Failed(code) => {
                         if let Some(report) = report.take() {
                             report.failed(&refused(&self.line, code));
@@ -158,11 +172,11 @@ impl Running {
                     }
                 }
             }
-            match gone {
+            match gone.and_then(|status| if let Some(status) = status { self.again(status) } else { Ok(None) }) {
                 Ok(None) => {}
                 Ok(Some(status)) => {
                     if let Some(report) = report.take() {
-                        report.failed(&format!("Wine ended before the program began ({status:?}): the container's log may have its messages"));
+                        report.failed(&ended_early(status, self.attempts));
                     }
                     return ExitCode::from(137);
                 }
@@ -176,6 +190,16 @@ impl Running {
         }
     }
 
+    /// Starts Wine again where it ended by itself before the program began: nothing of the program has run then. That was seen once in
+    /// thousands of starts; its cause is not known. Returns how Wine ended where that is the end.
+    fn again(&mut self, status: WaitStatus) -> Result<Option<WaitStatus>> {
+        let may = is_worth_another(status, self.attempts, self.is_stopped);
+        let Some(command) = self.command.as_mut().filter(|_| may) else { return Ok(Some(status)) };
+        self.wine = command.spawn().context("cannot start Wine again")?;
+        self.attempts += 1;
+        Ok(None)
+    }
+
     /// Waits for something to happen; returns how Wine's first process ended, if it has.
     fn wait(&mut self) -> Result<Option<WaitStatus>> {
         let mut polled = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN), PollFd::new(self.reports.as_fd(), PollFlags::POLLIN)];
@@ -186,6 +210,7 @@ impl Running {
         let first = Pid::from_raw(i32::try_from(self.wine.id())?);
         while let Ok(Some(signal)) = self.signals.read_signal() {
             if i32::try_from(signal.ssi_signo) != Ok(Signal::SIGCHLD as i32) {
+                self.is_stopped = true;
                 self.order.write_all_at(&[wire::STOP], 0).context("cannot pass the request to stop on")?;
                 let _ = kill(first, Signal::SIGINT);
             }
@@ -214,6 +239,26 @@ impl Running {
         }
         messages
     }
+}
+
+/// A stream of this process's, for Wine.
+fn own(stream: BorrowedFd<'_>) -> Result<Stdio> {
+    stream.try_clone_to_owned().map(Stdio::from).context("cannot copy a stream of the container's")
+}
+
+/// Whether Wine is started again that ended before the program began: not what a signal ended, nor what is to stop.
+fn is_worth_another(status: WaitStatus, attempts: u32, is_stopped: bool) -> bool {
+    matches!(status, WaitStatus::Exited(..)) && attempts < ATTEMPTS && !is_stopped
+}
+
+fn ended_early(status: WaitStatus, attempts: u32) -> String {
+    let how = match status {
+        WaitStatus::Exited(_, code) => format!("exit {code}"),
+        WaitStatus::Signaled(_, signal, _) => signal.to_string(),
+        other => format!("{other:?}"),
+    };
+    let times = if attempts == 1 { String::new() } else { format!(", {attempts} times") };
+    format!("Wine ended before the program began ({how}{times}): its messages are in the container's log, or follow")
 }
 
 /// Wine prefers its own programs of system32 to the template's unless overrides forbid it.
@@ -253,6 +298,17 @@ mod tests {
         );
         assert!(message.contains(r#""C:\\no such.exe""#) && message.contains("Path"), "{message}");
         assert!(refused("a", 87).contains("error 87 (0x57)"));
+    }
+
+    #[test]
+    fn wine_that_ends_before_the_program_begins_is_started_again() {
+        let exited = WaitStatus::Exited(Pid::from_raw(2), 1);
+        let killed = WaitStatus::Signaled(Pid::from_raw(2), Signal::SIGKILL, false);
+        assert!(is_worth_another(exited, 1, false) && is_worth_another(exited, ATTEMPTS - 1, false));
+        assert!(!is_worth_another(exited, ATTEMPTS, false), "not for ever");
+        assert!(!is_worth_another(killed, 1, false), "somebody wanted its end");
+        assert!(!is_worth_another(exited, 1, true), "the container is to stop");
+        assert!(ended_early(exited, 3).contains("(exit 1, 3 times)") && ended_early(killed, 1).contains("(SIGKILL)"));
     }
 
     #[test]
