@@ -1,11 +1,11 @@
 //! What a control plane does in a small cluster, for [`crate::functions`]: it is traced, and nothing is measured.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::hollow::Nodes;
 use super::load::Connection;
@@ -50,7 +50,7 @@ async fn work(connection: &mut Connection) -> Result<()> {
     let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
     connection.create("/api/v1/namespaces/default/services", &service).await?;
     connection.create(settle::DEPLOYMENTS, &settle::deployment(REPLICAS)).await?;
-    until(connection, WEB, |deployment| settle::is_settled(deployment, REPLICAS)).await?;
+    connection.until(WEB, PATIENCE, |deployment| settle::is_settled(deployment, REPLICAS)).await?;
     super::define(connection, 1, PATIENCE).await?;
     for path in ["/api/v1/pods", "/api/v1/namespaces", "/api", "/apis", objects::custom(0).0.as_str()] {
         connection.get(path).await?;
@@ -58,17 +58,5 @@ async fn work(connection: &mut Connection) -> Result<()> {
     let none = json!({"spec": {"replicas": 0}}).to_string();
     let scaled = connection.ask(Method::PATCH, WEB, "application/merge-patch+json", Some(none.into())).await?;
     ensure!(scaled.code == 200, "scaling a Deployment answered {}", scaled.code);
-    until(connection, WEB, |deployment| deployment["status"]["replicas"].as_u64().unwrap_or_default() == 0).await
-}
-
-async fn until(connection: &mut Connection, path: &str, holds: impl Fn(&Value) -> bool) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let object = connection.get(path).await?.json()?;
-        if holds(&object) {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < PATIENCE, "{path} did not come to the state that was waited for: {}", object["status"]);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    connection.until(WEB, PATIENCE, |deployment| deployment["status"]["replicas"].as_u64().unwrap_or_default() == 0).await
 }

@@ -122,6 +122,19 @@ impl Connection {
         Ok(answer)
     }
 
+    /// Reads an object until `holds`, at most for `patience`.
+    pub async fn until(&mut self, path: &str, patience: Duration, holds: impl Fn(&serde_json::Value) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let object = self.get(path).await?.json()?;
+            if holds(&object) {
+                return Ok(());
+            }
+            ensure!(begun.elapsed() < patience, "{path} did not come to the state that was waited for: {}", object["status"]);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// Creates an object of a collection; one that is there already will do.
     pub async fn create(&mut self, path: &str, object: &serde_json::Value) -> Result<()> {
         let answer = self.ask(Method::POST, path, JSON, Some(object.to_string().into())).await?;

@@ -89,7 +89,7 @@ async fn work(connection: &mut Connection, node: &str) -> Result<()> {
         connection.create(&format!("/api/v1/namespaces/default/{kind}"), &json!({"metadata": {"name": "files"}, "data": content})).await?;
     }
     connection.create(PODS, &rich(node)).await?;
-    until(connection, &format!("{PODS}/rich"), |pod| kube_rules::is_status_ready(&pod["status"])).await?;
+    connection.until(&format!("{PODS}/rich"), PATIENCE, |pod| kube_rules::is_status_ready(&pod["status"])).await?;
     pods.create(COUNT).await?;
     tokio::time::sleep(REST).await;
     for path in ASKED {
@@ -105,18 +105,6 @@ async fn work(connection: &mut Connection, node: &str) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Ok(())
-}
-
-async fn until(connection: &mut Connection, path: &str, holds: impl Fn(&Value) -> bool) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let object = connection.get(path).await?.json()?;
-        if holds(&object) {
-            return Ok(());
-        }
-        ensure!(begun.elapsed() < PATIENCE, "{path} did not come to the state that was waited for: {}", object["status"]);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }
 
 /// A pod with what most pods have: volumes, variables, limits, a probe, a token.
