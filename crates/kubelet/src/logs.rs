@@ -31,12 +31,25 @@ const PODS: &str = "/var/log/pods";
 /// Opens a log: the file `names` below the directory of all pods' logs. A pod may hold that directory as a volume, and would lead its
 /// readers elsewhere with a link, a device or a pipe: none is followed or opened.
 pub(crate) fn open(root: &HostRoot, names: &[String]) -> Result<File, HostError> {
-    let pods: PodPath = root.parse(PODS)?;
-    match root.open_beneath(&pods, names)? {
+    ordinary(root, &root.parse(PODS)?, names)
+}
+
+/// The same of a whole path, as the runtime says it. One that is elsewhere is opened through no link of its last name.
+pub(crate) fn open_at(root: &HostRoot, path: &PodPath) -> Result<File, HostError> {
+    let pods = root.parse(PODS)?;
+    if let Some(names) = path.components().strip_prefix(pods.components()) {
+        return ordinary(root, &pods, names);
+    }
+    let names: Vec<String> = path.components().last().cloned().into_iter().collect();
+    ordinary(root, &path.parent().unwrap_or_else(|| path.clone()), &names)
+}
+
+fn ordinary(root: &HostRoot, dir: &PodPath, names: &[String]) -> Result<File, HostError> {
+    match root.open_beneath(dir, names)? {
         Beneath::File(file) => Ok(file),
         Beneath::Directory(_) | Beneath::Other => {
             let source = io::Error::new(io::ErrorKind::InvalidInput, "not an ordinary file");
-            Err(HostError::Io { operation: "read", path: format!("{PODS}/{}", names.join("/")), source })
+            Err(HostError::Io { operation: "read", path: format!("{dir}/{}", names.join("/")), source })
         }
     }
 }
@@ -82,9 +95,7 @@ impl Filter {
         }
         Bytes::from(out)
     }
-}
 
-impl Filter {
     /// Hands out what there is of a long line; its header stays for the rest.
     fn cut(&mut self, out: &mut Vec<u8>) {
         let header = self.partial.iter().take(HEADER).enumerate().filter(|(_, b)| **b == b' ').nth(2).map(|(at, _)| at + 1);
@@ -209,11 +220,14 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(pod.join("c/2.log")).unwrap();
         std::fs::create_dir(pod.join("c/3.log")).unwrap();
         let root = HostRoot::linux(dir.path()).unwrap();
+        assert!(open_at(&root, &root.parse("/secret").unwrap()).is_ok(), "elsewhere");
         for (container, file, want) in
             [("c", "0.log", true), ("c", "1.log", false), ("linked", "0.log", false), ("c", "2.log", false), ("c", "3.log", false)]
         {
             let names = ["ns_pod_uid", container, file].map(str::to_owned);
             assert_eq!(open(&root, &names).is_ok(), want, "{container}/{file}");
+            let path = root.parse(&format!("/var/log/pods/ns_pod_uid/{container}/{file}")).unwrap();
+            assert_eq!(open_at(&root, &path).is_ok(), want, "{path}");
         }
     }
 

@@ -17,6 +17,7 @@ use tokio::task::JoinError;
 
 use crate::config::LogRotation;
 use crate::error::RuntimeError;
+use crate::logs;
 
 const COMPRESSED: &str = ".gz";
 /// Of a compression that is not finished.
@@ -112,7 +113,7 @@ async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation)
 }
 
 async fn rotate(client: &cri::Client, root: &Arc<HostRoot>, id: &str, log: &PodPath, settings: LogRotation) -> Result<(), RotationError> {
-    let size = root.open_read(log).and_then(|file| file.metadata().map_err(|source| failed("measure", log, source)));
+    let size = logs::open_at(root, log).and_then(|file| file.metadata().map_err(|source| failed("measure", log, source)));
     let size = match size {
         Ok(metadata) => metadata.len(),
         // Somebody took it away: the runtime writes into nothing until it opens a new one.
@@ -159,7 +160,7 @@ fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), HostError> {
 fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), HostError> {
     let (plain, done) = (dir.join(name)?, dir.join(&format!("{name}{COMPRESSED}"))?);
     let unfinished = dir.join(&format!("{name}{UNFINISHED}"))?;
-    let mut source = root.open_read(&plain)?;
+    let mut source = logs::open_at(root, &plain)?;
     let mut packer = GzEncoder::new(root.open_append(&unfinished, 0o640)?, Compression::default());
     io::copy(&mut source, &mut packer).and_then(|_| packer.finish()).map_err(|source| failed("compress", &plain, source))?;
     root.rename(&unfinished, &done)?;
@@ -197,6 +198,18 @@ mod tests {
             let steps: Vec<String> = plan("0.log", &names, files).iter().map(Step::to_string).collect();
             assert_eq!(steps, want, "{names:?}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_a_pod_left_beside_its_log_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::linux(dir.path()).unwrap();
+        std::fs::write(dir.path().join("secret"), "s").unwrap();
+        std::fs::write(dir.path().join("0.log"), "").unwrap();
+        std::os::unix::fs::symlink("/secret", dir.path().join("0.log.a")).unwrap();
+        assert!(tidy(&root, &root.parse("/0.log").unwrap(), 5).is_err());
+        assert!(!dir.path().join("0.log.a.gz").exists());
     }
 
     #[test]
