@@ -3,7 +3,8 @@
 use super::Contract;
 use crate::objects;
 use crate::served::{ask, send};
-use kube::api::{ListParams, PostParams};
+use kube::ResourceExt as _;
+use kube::api::{DynamicObject, ListParams, PartialObjectMeta, PostParams};
 use serde_json::{Value, json};
 
 impl Contract {
@@ -63,17 +64,31 @@ impl Contract {
         self.create(1).await;
         let ours = ListParams::default().labels("contract=yes");
         let names = |list: &[String]| assert_eq!(list, [self.name(0), self.name(1)]);
-        let listed = self.api.list(&ours).await.unwrap();
-        names(&listed.items.iter().map(|object| object.metadata.name.clone().unwrap()).collect::<Vec<_>>());
-        let single = self.api.get(&self.name(0)).await.unwrap();
-        assert_eq!(single.metadata, listed.items[0].metadata, "get and list show the same");
-        assert_eq!(single.data, listed.items[0].data, "get and list show the same");
-        let partial = self.api.get_metadata(&self.name(0)).await.unwrap();
+        let both = self.api.list(&ours).await.unwrap();
+        names(&both.items.iter().map(|object| object.metadata.name.clone().unwrap()).collect::<Vec<_>>());
+        let (listed, single, partial) = self.of_one_version(&ours).await;
+        assert_eq!(single.metadata, listed.metadata, "get and list show the same");
+        assert_eq!(single.data, listed.data, "get and list show the same");
         assert_eq!((partial.types.unwrap().kind.as_str(), &partial.metadata), ("PartialObjectMetadata", &single.metadata));
         let partials = self.api.list_metadata(&ours).await.unwrap();
         names(&partials.items.iter().map(|object| object.metadata.name.clone().unwrap()).collect::<Vec<_>>());
         self.pages(&ours).await;
         self.tables().await;
+    }
+
+    /// The first object from a list, from a get and from a get of its metadata. A controller may write it between them, as the status
+    /// of an admission policy: then they are read again.
+    async fn of_one_version(&self, ours: &ListParams) -> (DynamicObject, DynamicObject, PartialObjectMeta<DynamicObject>) {
+        for _ in 0..10 {
+            let mut listed = self.api.list(ours).await.unwrap().items;
+            let single = self.api.get(&self.name(0)).await.unwrap();
+            let partial = self.api.get_metadata(&self.name(0)).await.unwrap();
+            let version = single.resource_version();
+            if listed[0].resource_version() == version && partial.resource_version() == version {
+                return (listed.swap_remove(0), single, partial);
+            }
+        }
+        panic!("{} is written again and again", self.path(0));
     }
 
     async fn pages(&self, ours: &ListParams) {
