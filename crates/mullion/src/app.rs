@@ -10,8 +10,17 @@ pub mod node;
 pub mod policy;
 #[cfg(any(windows, test))]
 mod preshutdown;
+#[cfg(target_os = "linux")]
+mod rest;
 #[cfg(windows)]
 mod service;
 mod shutdown;
 #[cfg(target_os = "linux")]
 pub mod up;
+
+/// Cares for the process's memory beside an agent, for ever.
+pub async fn at_rest() -> std::convert::Infallible {
+    #[cfg(target_os = "linux")]
+    rest::run().await;
+    std::future::pending().await
+}

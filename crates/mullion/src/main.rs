@@ -89,6 +89,16 @@ fn agent_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the event loop failed")
 }
 
+/// Runs an agent in such a runtime until it ends. What a burst of work needed of memory goes back to the kernel beside it.
+fn run_agent<T>(agent: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    agent_runtime()?.block_on(async {
+        tokio::select! {
+            done = agent => done,
+            never = app::at_rest() => match never {},
+        }
+    })
+}
+
 /// Resolves when the process is asked to end.
 async fn end_requested() {
     #[cfg(unix)]

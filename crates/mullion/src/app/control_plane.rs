@@ -2,7 +2,6 @@
 
 mod hollow_nodes;
 mod join;
-mod rest;
 mod rights;
 #[cfg(test)]
 mod tests;
@@ -82,7 +81,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         end = dns::run(client("system:kube-dns", &[], "coredns"), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,
         end = node_ports::run(manager(), &api, args.ports_socket.clone()) => end.context("the node-port relay ended")?,
-        () = rest::run() => {}
+        () = super::rest::run() => {}
         () = crate::end_requested() => {}
     }
     shutdown.cancel();

@@ -49,11 +49,11 @@ pub fn main(args: impl IntoIterator<Item = String>) -> Result<(), Failure> {
     }
     if options.config.windows_run_as_service {
         #[cfg(windows)]
-        return super::service::run("kube-proxy", move |stop| crate::agent_runtime()?.block_on(run(&options, stop))).map_err(Failure::from);
+        return super::service::run("kube-proxy", move |stop| crate::run_agent(run(&options, stop))).map_err(Failure::from);
         #[cfg(not(windows))]
         tracing::warn!("--windows-service has no effect: this is no Windows");
     }
-    crate::agent_runtime()?.block_on(run(&options, crate::end_requested())).map_err(Failure::from)
+    crate::run_agent(run(&options, crate::end_requested())).map_err(Failure::from)
 }
 
 /// Logs by the flags that upstream's programs have: `part` names the crate that says more from verbosity 4 on.

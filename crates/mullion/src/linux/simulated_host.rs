@@ -27,7 +27,7 @@ pub fn container_sim(args: ContainerSimArgs) -> Result<(), Failure> {
         stand_ins: !args.no_stand_ins,
         template: args.os.is_windows().then(super::template::version).flatten(),
     };
-    crate::agent_runtime()?.block_on(container_sim::run(config, crate::end_requested())).map_err(Failure::from)
+    crate::run_agent(container_sim::run(config, crate::end_requested())).map_err(Failure::from)
 }
 
 fn host_dirs(os: NodeOs, roots: &[String]) -> Result<HostDirs> {
