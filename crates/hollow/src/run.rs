@@ -101,6 +101,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         logs: kubelet::LogRotation::default(),
         dead_containers: kubelet::DeadContainers::default(),
         images: kubelet::ImageCollection { high_percent: 100, ..kubelet::ImageCollection::default() },
+        image_pulls: kubelet::ImagePulls::default(),
         image_credentials: kubelet::ImageCredentials::default(),
         polls: kubelet::Polls::default(),
         static_pods: kubelet::StaticPods::default(),

@@ -59,7 +59,7 @@ pub(crate) struct Agent {
     pub dir: PodPath,
     pub host_ips: Vec<String>,
     pub allocatable: Amounts,
-    pub images: Images,
+    pub images: Arc<Images>,
     /// With which credentials images came.
     pub records: Arc<Records>,
     pub node_keyring: NodeKeyring,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, TcpListener};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -94,6 +95,23 @@ pub struct ImageCollection {
 impl Default for ImageCollection {
     fn default() -> Self {
         ImageCollection { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120), interval: Duration::from_secs(300) }
+    }
+}
+
+/// How many images are pulled at once, and how many in a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImagePulls {
+    /// So many at once (`serializeImagePulls`, `maxParallelImagePulls`); None for all.
+    pub at_once: Option<NonZeroUsize>,
+    /// So many in each second (`registryPullQPS`); 0 for no such bound.
+    pub per_second: u32,
+    /// So many more after a while without any (`registryBurst`).
+    pub burst: u32,
+}
+
+impl Default for ImagePulls {
+    fn default() -> Self {
+        ImagePulls { at_once: Some(NonZeroUsize::MIN), per_second: 5, burst: 10 }
     }
 }
 
@@ -206,11 +224,25 @@ pub struct ServerConfig {
     pub tls: TlsSettings,
 }
 
+/// Who says which addresses a Node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressSource {
+    /// The agent.
+    Agent,
+    /// A cloud's controllers (`--cloud-provider=external`).
+    Cloud {
+        /// Somebody chose the agent's own addresses (`--node-ip`): they are shown until the controllers come, who are told of them.
+        given: bool,
+    },
+}
+
 /// How the agent registers its Node and keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// Whether it makes the Node; else it waits for it (`registerNode`).
     pub make: bool,
+    /// Who says which addresses it has.
+    pub addresses: AddressSource,
     /// Which machine of a cloud it is; empty for none (`providerID`).
     pub provider_id: String,
     /// Most images that the status names; None for all (`nodeStatusMaxImages`).
@@ -223,7 +255,14 @@ pub struct Registration {
 
 impl Default for Registration {
     fn default() -> Self {
-        Registration { make: true, provider_id: String::new(), max_images: Some(50), report: Duration::from_secs(300), lease_seconds: 40 }
+        Registration {
+            make: true,
+            addresses: AddressSource::Agent,
+            provider_id: String::new(),
+            max_images: Some(50),
+            report: Duration::from_secs(300),
+            lease_seconds: 40,
+        }
     }
 }
 
@@ -302,6 +341,7 @@ pub struct Config {
     pub dead_containers: DeadContainers,
     /// When unused images are removed.
     pub images: ImageCollection,
+    pub image_pulls: ImagePulls,
     pub image_credentials: ImageCredentials,
     pub polls: Polls,
     pub static_pods: StaticPods,

@@ -1,12 +1,14 @@
-//! Getting images: pull policy, credentials, one pull at a time (upstream pkg/kubelet/images).
+//! Getting images: pull policy, credentials, the pulls themselves (upstream pkg/kubelet/images).
 //!
 //! Credentials of a pod's image are those of its pull secrets (`keyring`), then the node's (`node_keyring`), then those of credential
-//! providers (`providers`); each is tried. With which an image came, and who may use it then, is in `records`.
+//! providers (`providers`); each is tried. With which an image came, and who may use it then, is in `records`, how many
+//! are pulled at once in `pulls`.
 
 pub(crate) mod keyring;
 mod location;
 pub(crate) mod node_keyring;
 pub(crate) mod providers;
+mod pulls;
 pub(crate) mod records;
 
 use std::convert::Infallible;
@@ -16,13 +18,14 @@ use std::time::{Duration, Instant};
 use cri::v1;
 use kube_rules::{Reference, ReferenceError};
 use thiserror_ext::AsReport as _;
-use tokio::sync::Mutex;
 
+use crate::config::ImagePulls;
 use crate::cri_config::ImageUse;
 use crate::error::RuntimeError;
 use crate::go_time::go_duration;
 use crate::pod::WaitingReason;
 use keyring::{Credential, SecretError};
+use pulls::Turns;
 use records::RecordError;
 
 /// A pull that takes longer is followed by events about how far it is: after this time, and each time it has doubled.
@@ -142,13 +145,12 @@ impl Policy {
 /// The image side of the runtime.
 pub(crate) struct Images {
     client: cri::Client,
-    /// Upstream's default: serial pulls.
-    turn: Mutex<()>,
+    turns: Turns,
 }
 
 impl Images {
-    pub(crate) fn new(client: cri::Client) -> Self {
-        Images { client, turn: Mutex::default() }
+    pub(crate) fn new(client: cri::Client, pulls: ImagePulls) -> Self {
+        Images { client, turns: Turns::new(pulls, Instant::now()) }
     }
 
     /// What the runtime knows of an image; None when it has none of that name.
@@ -186,10 +188,10 @@ impl Images {
         tell: impl Fn(String),
     ) -> Result<Ready, ImageError> {
         let asked = Instant::now();
-        let _turn = self.turn.lock().await;
+        let _place = self.turns.next().await;
         let began = Instant::now();
         tokio::select! {
-            result = self.pull_in_turn(image, credentials, sandbox, asked) => result,
+            result = self.pull_now(image, credentials, sandbox, asked) => result,
             never = self.follow_pull(image, began, tell) => match never {},
         }
     }
@@ -211,13 +213,7 @@ impl Images {
         }
     }
 
-    async fn pull_in_turn(
-        &self,
-        image: &str,
-        credentials: &[Credential],
-        sandbox: v1::PodSandboxConfig,
-        asked: Instant,
-    ) -> Result<Ready, ImageError> {
+    async fn pull_now(&self, image: &str, credentials: &[Credential], sandbox: v1::PodSandboxConfig, asked: Instant) -> Result<Ready, ImageError> {
         let began = Instant::now();
         let mut refusals = Vec::new();
         let all: Vec<_> = if credentials.is_empty() { vec![None] } else { credentials.iter().map(Some).collect() };

@@ -50,8 +50,8 @@ mod volumes;
 mod worker;
 
 pub use config::{
-    Capacity, Cgroups, Config, ContainerSettings, DeadContainers, ImageCollection, ImageCredentials, LogRotation, NetworkGate, Polls, Registration,
-    Resolver, ServerConfig, StaticPods,
+    AddressSource, Capacity, Cgroups, Config, ContainerSettings, DeadContainers, ImageCollection, ImageCredentials, ImagePulls, LogRotation,
+    NetworkGate, Polls, Registration, Resolver, ServerConfig, StaticPods,
 };
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use images::providers::{ProvidersError, config::ConfigError as ProviderConfigError};

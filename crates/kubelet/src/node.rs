@@ -1,6 +1,7 @@
 //! The Node object: registration, status, conditions, lease (upstream kubelet_node_status.go,
 //! nodestatus/setters.go).
 
+mod addresses;
 mod runtime_version;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use cri::v1;
 use host::HostFacts;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, ObjectReference, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube_rules::{Amounts, Quantity, is_status_ready, requests};
@@ -28,6 +29,9 @@ use crate::eviction::{Eviction, Pressure, Signal};
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::services;
+
+/// The annotation that the attach controller of the control plane attaches volumes.
+const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 
 /// Resources of huge pages, before their size.
 const HUGE_PAGES: &str = "hugepages-";
@@ -85,6 +89,11 @@ impl NodeFacts {
         labels
     }
 
+    /// The addresses that a cloud's controllers are told.
+    fn provided_addresses(&self) -> Option<String> {
+        addresses::provided(self.registration.addresses, &self.addresses)
+    }
+
     /// The Node to be created.
     fn object(&self, status: &Value) -> Value {
         let mut labels = self.labels.clone();
@@ -93,17 +102,33 @@ impl NodeFacts {
         if !self.registration.provider_id.is_empty() {
             spec["providerID"] = self.registration.provider_id.clone().into();
         }
+        let mut annotations = BTreeMap::from([(MANAGED, "true".to_owned())]);
+        annotations.extend(self.provided_addresses().map(|ips| (addresses::PROVIDED, ips)));
         json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {
-                "name": self.name(),
-                "labels": labels,
-                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
-            },
+            "metadata": {"name": self.name(), "labels": labels, "annotations": annotations},
             "spec": spec,
             "status": status,
         })
+    }
+
+    /// The merge patch that gives an existing Node our labels and annotations; None where it has them.
+    fn reassertion(&self, node: &ObjectMeta) -> Option<Value> {
+        let label = |name: &str| node.labels.as_ref().and_then(|all| all.get(name));
+        let annotation = |name: &str| node.annotations.as_ref().and_then(|all| all.get(name));
+        let mut labels = self.asserted_labels();
+        labels.retain(|name, value| label(name) != Some(value));
+        let mut annotations = serde_json::Map::new();
+        if annotation(MANAGED).is_none() {
+            annotations.insert(MANAGED.to_owned(), "true".into());
+        }
+        let provided = self.provided_addresses();
+        if annotation(addresses::PROVIDED) != provided.as_ref() {
+            annotations.insert(addresses::PROVIDED.to_owned(), provided.into());
+        }
+        let same = labels.is_empty() && annotations.is_empty();
+        (!same).then(|| json!({"metadata": {"labels": labels, "annotations": annotations}}))
     }
 
     /// The agent's part of the status as it should read; times of conditions come from `old` where they still hold.
@@ -115,12 +140,9 @@ impl NodeFacts {
         old: &NodeStatus,
         now: Timestamp,
     ) -> Value {
-        let mut addresses: Vec<Value> = self.addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
-        addresses.push(json!({"type": "Hostname", "address": self.name()}));
         let quantities = |a: &Amounts| -> BTreeMap<String, String> { a.iter().map(|(k, q)| (k.clone(), q.to_string())).collect() };
         let runtime = format!("{}://{}", health.name, runtime_version::shown(&health.version));
         let mut status = json!({
-            "addresses": addresses,
             "allocatable": quantities(&self.allocatable),
             "capacity": quantities(&self.capacity),
             "conditions": self.conditions(health, pressures, old, now),
@@ -140,6 +162,9 @@ impl NodeFacts {
             },
             "runtimeHandlers": health.handlers.iter().map(|h| json!({"name": h.name, "features": {"userNamespaces": h.user_namespaces}})).collect::<Vec<_>>(),
         });
+        if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses, self.name(), old) {
+            status["addresses"] = addresses.into();
+        }
         if let Some(supported) = health.groups_policy {
             status["features"] = json!({"supplementalGroupsPolicy": supported});
         }
@@ -331,7 +356,7 @@ pub(crate) struct NodeKeeper {
     pub health: watch::Receiver<RuntimeHealth>,
     pub node: Informer<Node>,
     pub lists: FirstLists,
-    pub images: Images,
+    pub images: Arc<Images>,
     pub recorder: EventRecorder,
     /// How often the status is computed.
     pub poll: Duration,
@@ -452,18 +477,12 @@ impl NodeKeeper {
         self.patch_status(&status).await
     }
 
-    /// Puts our labels and annotation back where a user changed them.
+    /// Puts our labels and annotations back where a user changed them.
     async fn reassert(&self, node: &Node) -> kube::Result<()> {
-        let labels = node.metadata.labels.clone().unwrap_or_default();
-        let mut wanted = self.facts.asserted_labels();
-        wanted.retain(|k, v| labels.get(k) != Some(v));
-        const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-        let managed = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(MANAGED));
-        if wanted.is_empty() && managed {
-            return Ok(());
+        match self.facts.reassertion(&node.metadata) {
+            Some(patch) => self.api().patch(self.facts.name(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop),
+            None => Ok(()),
         }
-        let patch = json!({"metadata": {"labels": wanted, "annotations": {MANAGED: "true"}}});
-        self.api().patch(self.facts.name(), &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
     async fn patch_status(&self, status: &Value) -> kube::Result<Node> {
@@ -572,6 +591,7 @@ impl NodeKeeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::AddressSource;
     use crate::config::{Capacity, Resolver};
     use host::NodeOs;
 
@@ -707,6 +727,26 @@ mod tests {
         assert_eq!(facts.object(&json!({}))["spec"], json!({"taints": []}));
         facts.registration.provider_id = "cloud://zone/7".into();
         assert_eq!(facts.object(&json!({}))["spec"]["providerID"], "cloud://zone/7");
+    }
+
+    #[test]
+    fn labels_and_annotations_are_put_back() {
+        let mut facts = facts();
+        let made: Node = serde_json::from_value(facts.object(&json!({}))).unwrap();
+        assert_eq!(facts.reassertion(&made.metadata), None);
+        let mut changed = made.metadata.clone();
+        changed.labels.as_mut().unwrap().insert("kubernetes.io/os".into(), "plan9".into());
+        changed.annotations = Some(BTreeMap::from([("mine".into(), "1".into())]));
+        let wanted = json!({"labels": {"kubernetes.io/os": "windows"}, "annotations": {MANAGED: "true"}});
+        assert_eq!(facts.reassertion(&changed), Some(json!({"metadata": wanted})), "and nothing of others");
+        facts.registration.addresses = AddressSource::Cloud { given: true };
+        let tells = facts.reassertion(&made.metadata).unwrap();
+        assert_eq!(tells["metadata"], json!({"labels": {}, "annotations": {"alpha.kubernetes.io/provided-node-ip": "10.240.0.12"}}));
+        let told: Node = serde_json::from_value(facts.object(&json!({}))).unwrap();
+        assert_eq!(facts.reassertion(&told.metadata), None);
+        facts.registration.addresses = AddressSource::Cloud { given: false };
+        let stale = facts.reassertion(&told.metadata).unwrap();
+        assert_eq!(stale["metadata"]["annotations"], json!({"alpha.kubernetes.io/provided-node-ip": null}));
     }
 
     #[test]

@@ -100,6 +100,7 @@ type Tasks = JoinSet<std::io::Result<()>>;
 /// What everything else is built from.
 struct Ground {
     cri: cri::Client,
+    images: Arc<Images>,
     dir: host::PodPath,
     side: NodeSide,
     facts: Arc<NodeFacts>,
@@ -244,6 +245,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
         goes_down: watch::Sender::default(),
         steps,
         changes,
+        images: Arc::new(Images::new(cri.clone(), config.image_pulls)),
         cri,
         dir,
         side,
@@ -335,7 +337,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         health: ground.health.clone(),
         node: ground.node.clone(),
         lists: ground.lists.clone(),
-        images: Images::new(ground.cri.clone()),
+        images: ground.images.clone(),
         recorder: ground.recorder.clone(),
         poll: config.polls.node,
         report: config.registration.report,
@@ -375,7 +377,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         dir: ground.dir,
         host_ips: ground.facts.addresses.clone(),
         allocatable: ground.facts.allocatable.clone(),
-        images: Images::new(ground.cri),
+        images: ground.images,
         records: ground.records,
         node_keyring: ground.node_keyring,
         providers: ground.providers,

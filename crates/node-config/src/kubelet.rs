@@ -135,6 +135,15 @@ pub struct KubeletConfiguration {
     /// How long an image stays at least.
     #[serde(rename = "imageMinimumGCAge")]
     pub image_minimum_gc_age: GoDuration,
+    /// Whether images are pulled one by one.
+    pub serialize_image_pulls: bool,
+    /// Most images that are pulled at once, where they are not; none for no such bound.
+    pub max_parallel_image_pulls: Option<i32>,
+    /// Most pulls in each second; 0 for no such bound.
+    #[serde(rename = "registryPullQPS")]
+    pub registry_pull_qps: i32,
+    /// So many more after a while without any.
+    pub registry_burst: i32,
     /// Which images a pod must show that it may pull, though they are on the node.
     pub image_pull_credentials_verification_policy: VerificationPolicy,
     /// With `NeverVerifyAllowlistedImages`: names of images, or beginnings as `REGISTRY/*`, that every pod may use.
@@ -303,6 +312,10 @@ impl Default for KubeletConfiguration {
             image_gc_high_threshold_percent: 85,
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: GoDuration(Duration::from_secs(120)),
+            serialize_image_pulls: true,
+            max_parallel_image_pulls: None,
+            registry_pull_qps: 5,
+            registry_burst: 10,
             image_pull_credentials_verification_policy: VerificationPolicy::default(),
             preloaded_images_verification_allowlist: Vec::new(),
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),
@@ -335,7 +348,7 @@ impl Document for KubeletConfiguration {
     const API_VERSION: &'static str = "kubelet.config.k8s.io/v1beta1";
     const KIND: &'static str = "KubeletConfiguration";
     // `healthzPort: 0` switches the health checks off, as upstream.
-    const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods", "nodeLeaseDurationSeconds"];
+    const ZERO_IS_DEFAULT: &'static [&'static str] = &["port", "maxPods", "nodeLeaseDurationSeconds", "registryBurst"];
     const MAPS: &'static [&'static str] = &[
         "featureGates",
         "evictionHard",
@@ -382,6 +395,9 @@ impl Document for KubeletConfiguration {
         }
         if is_given("nodeStatusUpdateFrequency") && !is_given("nodeStatusReportFrequency") {
             self.node_status_report_frequency = self.node_status_update_frequency;
+        }
+        if !is_given("serializeImagePulls") && self.max_parallel_image_pulls.is_some_and(|most| most > 1) {
+            self.serialize_image_pulls = false;
         }
         self.drop_idle_gates(warnings);
     }

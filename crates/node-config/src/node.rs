@@ -111,6 +111,9 @@ pub struct NodeConfiguration {
     /// Address of the node that others reach it at, or one of each family, as upstream's `--node-ip`.
     #[serde(rename = "nodeIP")]
     pub node_ip: Families<IpAddr>,
+    /// Whether the address was read from the machine: nobody gave one. No member of the document.
+    #[serde(skip)]
+    pub node_ip_is_found: bool,
     /// What the node runs.
     #[serde(with = "os_as_text")]
     pub os: NodeOs,
@@ -180,6 +183,7 @@ impl Default for NodeConfiguration {
             root_dir: "/var/lib/kubelet".to_owned(),
             cert_dir: String::new(),
             node_ip: Families::default(),
+            node_ip_is_found: false,
             os: default_os(),
             roots: Vec::new(),
             hcn: String::new(),

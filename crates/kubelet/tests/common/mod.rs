@@ -216,6 +216,7 @@ impl World {
             logs: LogRotation { max_size: 1000, max_files: 3, interval: Duration::from_millis(200) },
             dead_containers: self.dead_containers,
             images: self.images,
+            image_pulls: kubelet::ImagePulls::default(),
             image_credentials: self.image_credentials.clone(),
             polls: self.polls,
             static_pods: self.static_pods.clone(),

@@ -40,6 +40,7 @@ pub fn fill(config: &mut NodeConfig) {
         && let Some(ip) = node.node_name.parse().ok().or_else(|| ELSEWHERE.into_iter().find_map(address_towards))
     {
         node.node_ip = ip.into();
+        node.node_ip_is_found = true;
     }
     if node.roots.is_empty() && node.os.is_windows() == cfg!(windows) {
         node.roots = vec![if cfg!(windows) { r"C=C:\".to_owned() } else { "/".to_owned() }];

@@ -1,5 +1,9 @@
 //! Wiring of `mullion node`: node agent, service proxy and pod network of one node in one process, over one API client.
 
+mod images;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -20,7 +24,7 @@ use kube::core::PartialObjectMeta;
 use kubelet::certificates::identity::{self, Identity};
 use kubelet::certificates::manager::Purpose;
 use kubelet::certificates::serving::{ServingCertificate, TlsSettings};
-use node_config::kubelet::{CgroupDriver, SwapBehavior, VerificationPolicy};
+use node_config::kubelet::{CgroupDriver, SwapBehavior};
 use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
 use node_config::{ConfigError, KubeletConfiguration, document};
@@ -73,12 +77,11 @@ pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<
     }
     if flags.windows_service {
         #[cfg(windows)]
-        return super::service::run(super::service::KUBELET, move |stop| crate::agent_runtime()?.block_on(run(&complete, stop)))
-            .map_err(Failure::from);
+        return super::service::run(super::service::KUBELET, move |stop| crate::run_agent(run(&complete, stop))).map_err(Failure::from);
         #[cfg(not(windows))]
         tracing::warn!("--windows-service has no effect: this is no Windows");
     }
-    crate::agent_runtime()?.block_on(run(&complete, crate::end_requested())).map_err(Failure::from)
+    crate::run_agent(run(&complete, crate::end_requested())).map_err(Failure::from)
 }
 
 /// Checks values that only their users understand.
@@ -92,7 +95,9 @@ fn check(config: &Complete) -> Result<()> {
     reserved(kubelet)?;
     log_rotation(config)?;
     tls(kubelet)?;
-    image_collection(config).map(drop)
+    images::check(config)?;
+    container_settings(kubelet)?;
+    restarts(kubelet).map(drop)
 }
 
 /// The node, in the order of its start: API client, watch of HNS, node agent; beside it the cluster's identity, fabric and proxy.
@@ -433,9 +438,10 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         shutdown: None,
         logs: log_rotation(config)?,
         dead_containers: dead_containers(node),
-        images: image_collection(config)?,
-        image_credentials: image_credentials(config)?,
-        registration: registration(kubelet),
+        images: images::collection(kubelet)?,
+        image_pulls: images::pulls(kubelet)?,
+        image_credentials: images::credentials(config)?,
+        registration: registration(config),
         containers: container_settings(kubelet)?,
         debugging: kubelet.enable_debugging_handlers,
         polls: kubelet::Polls {
@@ -473,9 +479,14 @@ fn healthz(kubelet: &KubeletConfiguration) -> Result<Option<TcpListener>> {
 }
 
 /// How the agent registers its Node and keeps it.
-fn registration(kubelet: &KubeletConfiguration) -> kubelet::Registration {
+fn registration(config: &Complete) -> kubelet::Registration {
+    let (node, kubelet) = (&config.config.node, &config.config.kubelet);
     kubelet::Registration {
         make: kubelet.register_node,
+        addresses: match has_cloud(config) {
+            true => kubelet::AddressSource::Cloud { given: !node.node_ip_is_found },
+            false => kubelet::AddressSource::Agent,
+        },
         provider_id: kubelet.provider_id.clone(),
         max_images: kubelet.node_status_max_images.try_into().ok(),
         report: kubelet.node_status_report_frequency.0,
@@ -582,12 +593,16 @@ fn tls(kubelet: &KubeletConfiguration) -> Result<(TlsSettings, Vec<String>)> {
     Ok(TlsSettings::parse(&kubelet.tls_min_version, &kubelet.tls_cipher_suites, &kubelet.tls_curve_preferences)?)
 }
 
+/// Whether a cloud's controllers complete the Node.
+fn has_cloud(config: &Complete) -> bool {
+    config.config.node.cloud_provider == "external"
+}
+
 /// Taints of a Node that is registered: those asked for, and upstream's of Nodes that a cloud's controllers complete.
 fn taints(config: &Complete) -> Vec<Taint> {
     let asked = config.config.kubelet.register_with_taints.iter();
     let asked = asked.map(|taint| (taint.key.clone(), taint.value.clone(), taint.effect.to_string()));
-    let cloud = (config.config.node.cloud_provider == "external")
-        .then(|| ("node.cloudprovider.kubernetes.io/uninitialized".to_owned(), "true".to_owned(), "NoSchedule".to_owned()));
+    let cloud = has_cloud(config).then(|| ("node.cloudprovider.kubernetes.io/uninitialized".to_owned(), "true".to_owned(), "NoSchedule".to_owned()));
     asked
         .chain(cloud)
         .map(|(key, value, effect)| Taint { key, value: Some(value).filter(|value| !value.is_empty()), effect, time_added: None })
@@ -622,60 +637,6 @@ fn log_rotation(config: &Complete) -> Result<kubelet::LogRotation> {
         bail!("containerLogMaxFiles is {max_files}: keep at least 2 files");
     }
     Ok(kubelet::LogRotation { max_size, max_files, interval: kubelet.container_log_monitor_interval.0 })
-}
-
-fn image_collection(config: &Complete) -> Result<kubelet::ImageCollection> {
-    let kubelet = &config.config.kubelet;
-    let (high_percent, low_percent) = (kubelet.image_gc_high_threshold_percent, kubelet.image_gc_low_threshold_percent);
-    if high_percent > 100 || low_percent >= high_percent {
-        bail!(
-            "imageGCLowThresholdPercent is {low_percent} and imageGCHighThresholdPercent {high_percent}: \
-             the low one must be below the high one, and that at most 100"
-        );
-    }
-    let min_age = kubelet.image_minimum_gc_age.0;
-    Ok(kubelet::ImageCollection { high_percent, low_percent, min_age, ..kubelet::ImageCollection::default() })
-}
-
-/// With which credentials images are pulled, and who may use those that are there.
-fn image_credentials(config: &Complete) -> Result<kubelet::ImageCredentials> {
-    let (node, kubelet) = (&config.config.node, &config.config.kubelet);
-    let recorded = kubelet.has_feature("KubeletEnsureSecretPulledImages");
-    let (policy, list) = (kubelet.image_pull_credentials_verification_policy, &kubelet.preloaded_images_verification_allowlist);
-    if !list.is_empty() && policy != VerificationPolicy::NeverVerifyAllowlistedImages {
-        bail!(
-            "invalid configuration: can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVerificationPolicy` is not \
-             \"NeverVerifyAllowlistedImages\""
-        );
-    }
-    for (member, is_given) in [
-        ("imagePullCredentialsVerificationPolicy", policy != VerificationPolicy::default()),
-        ("preloadedImagesVerificationAllowlist", !list.is_empty()),
-    ] {
-        if is_given && !recorded {
-            bail!("invalid configuration: `{member}` must not be set if KubeletEnsureSecretPulledImages feature gate is not enabled");
-        }
-    }
-    let verification = match policy {
-        _ if !recorded => kubelet::Verification::Off,
-        VerificationPolicy::NeverVerify => kubelet::Verification::Never,
-        VerificationPolicy::NeverVerifyPreloadedImages => kubelet::Verification::NotPreloaded,
-        VerificationPolicy::AlwaysVerify => kubelet::Verification::Always,
-        VerificationPolicy::NeverVerifyAllowlistedImages => {
-            let list = kubelet::Allowlist::new(list.iter().map(String::as_str));
-            kubelet::Verification::NotAllowlisted(
-                list.context("invalid configuration: invalid image pattern in `preloadedImagesVerificationAllowlist`")?,
-            )
-        }
-    };
-    let place = |dir: Option<PathBuf>| dir.filter(|_| !is_simulated(config)).map(|dir| dir.display().to_string()).unwrap_or_default();
-    Ok(kubelet::ImageCredentials {
-        provider_config: node.image_credential_provider_config.clone(),
-        provider_dir: node.image_credential_provider_bin_dir.clone(),
-        verification,
-        working_dir: place(std::env::current_dir().ok()),
-        home_dir: place(std::env::home_dir()),
-    })
 }
 
 /// Whether the host is a simulated one: then its size is what it declares, and what other programs of the machine use is not its own.
@@ -750,6 +711,3 @@ pub fn drive(text: &str) -> Result<(char, PathBuf)> {
         _ => bail!("{letter:?} is no drive letter: write it as C=DIR"),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,5 @@
 //! Members of upstream's KubeletConfiguration that have no effect here or are refused, with the reason.
 
-const RUNTIME: &str = "the container runtime decides";
 const CGROUPS: &str = "the agent makes no control groups; the container runtime does";
 const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
@@ -25,8 +24,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("authorization.mode", SERVER),
     ("authorization.webhook.cacheAuthorizedTTL", SERVER),
     ("authorization.webhook.cacheUnauthorizedTTL", SERVER),
-    ("registryPullQPS", RUNTIME),
-    ("registryBurst", RUNTIME),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
     ("enableContentionProfiling", PROFILES),
@@ -68,8 +65,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("contentType", CLIENT),
     ("kubeAPIQPS", CLIENT),
     ("kubeAPIBurst", CLIENT),
-    ("serializeImagePulls", RUNTIME),
-    ("maxParallelImagePulls", RUNTIME),
     ("enableControllerAttachDetach", "the attach controller of the control plane attaches volumes"),
     ("protectKernelDefaults", KERNEL),
     ("kernelMemcgNotification", KERNEL),

@@ -20,6 +20,7 @@ fn no_defaults() -> NodeConfig {
             cloud_provider: "external".into(),
             root_dir: "/k".into(),
             cert_dir: "/certs".into(),
+            node_ip_is_found: false,
             node_ip: "10.240.0.12,fd00::12".parse().unwrap(),
             os: NodeOs::Windows { build: 17763 },
             roots: vec!["C=/c".into(), "D=/d".into()],
@@ -108,6 +109,10 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         image_gc_high_threshold_percent: 90,
         image_gc_low_threshold_percent: 70,
         image_minimum_gc_age: "3m".parse().unwrap(),
+        serialize_image_pulls: false,
+        max_parallel_image_pulls: Some(3),
+        registry_pull_qps: 2,
+        registry_burst: 4,
         image_pull_credentials_verification_policy: crate::kubelet::VerificationPolicy::NeverVerifyAllowlistedImages,
         preloaded_images_verification_allowlist: vec!["reg.io/*".into()],
         node_status_update_frequency: "4s".parse().unwrap(),
@@ -196,10 +201,10 @@ fn a_file_keeps_every_member() {
 #[test]
 fn upstreams_documents_may_stand_alone() {
     let text =
-        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\nregistryBurst: 3\n---\n---\n";
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\nrunOnce: true\n---\n---\n";
     let Parsed { config, warnings } = NodeConfig::read(text).unwrap();
     assert_eq!((config.kubelet.max_pods, config.kubelet.rotate_certificates, config.node), (7, true, NodeConfiguration::default()));
-    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: registryBurst has no effect"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: runOnce has no effect"), "{warnings:?}");
     assert!(NodeConfig::read(&format!("{text}{text}")).unwrap_err().to_string().contains("two documents of kind KubeletConfiguration"));
     assert!(NodeConfig::read("kind: Pod\napiVersion: v1").unwrap_err().to_string().contains("\"Pod\""));
     let wrong = NodeConfig::read("kind: NodeConfiguration\napiVersion: mullion.io/v1alpha1\nnodeIP: here").unwrap_err().to_string();

@@ -83,6 +83,29 @@ fn containers_wait_before_a_restart_as_upstream_has_it() {
     assert!(waits(off).unwrap_err().contains("KubeletCrashLoopBackOffMax not enabled, CrashLoopBackOff.MaxContainerRestartPeriod must not be set"));
 }
 
+/// Upstream's defaults (apis/config/v1beta1/defaults.go), and what its validation says.
+#[test]
+fn images_are_pulled_as_upstream_pulls_them() {
+    let pulls = |text: &str| images::pulls(&agent(text)).map_err(|error| error.to_string());
+    let of = |at_once, per_second, burst| Ok(kubelet::ImagePulls { at_once: std::num::NonZeroUsize::new(at_once), per_second, burst });
+    assert_eq!(pulls(""), of(1, 5, 10));
+    assert_eq!(pulls("serializeImagePulls: false"), of(0, 5, 10));
+    assert_eq!(pulls("serializeImagePulls: false\nmaxParallelImagePulls: 3\nregistryPullQPS: 0\nregistryBurst: 0"), of(3, 0, 10));
+    assert_eq!(pulls("maxParallelImagePulls: 3"), of(3, 5, 10), "images are not pulled one by one then");
+    assert_eq!(pulls("maxParallelImagePulls: 1\nregistryBurst: 1"), of(1, 5, 1));
+    for (text, refusal) in [
+        ("registryBurst: -1", "registryBurst (--registry-burst) -1 must not be a negative number"),
+        ("registryPullQPS: -2", "registryPullQPS (--registry-qps) -2 must not be a negative number"),
+        ("maxParallelImagePulls: 0", "maxParallelImagePulls 0 must be a positive number"),
+        (
+            "serializeImagePulls: true\nmaxParallelImagePulls: 2",
+            "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false",
+        ),
+    ] {
+        assert_eq!(pulls(text), Err(format!("invalid configuration: {refusal}")));
+    }
+}
+
 #[test]
 fn the_period_of_quotas_is_checked_as_upstream_checks_it() {
     let period = |text: &str| quota_period(&agent(text)).map_err(|error| error.to_string());
