@@ -1,6 +1,6 @@
 //! Client: one method for each call of CRI.
 
-use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,13 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use k8s_cri::v1::image_service_client::ImageServiceClient;
-use k8s_cri::v1::image_service_server::{ImageService, ImageServiceServer};
+use k8s_cri::v1::image_service_server::ImageService;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
-use k8s_cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
-use tonic::body::Body;
-use tonic::codegen::StdError;
-use tonic::codegen::http::{Request, Response as HttpResponse};
+use k8s_cri::v1::runtime_service_server::RuntimeService;
+use tonic::codegen::BoxStream;
 use tonic::transport::Channel;
-use tonic::{Response, Status, Streaming};
-use tower::util::BoxCloneSyncService;
-use tower::{Service, ServiceExt as _, service_fn};
+use tonic::{Request, Response, Status, Streaming};
+use tower::service_fn;
 
 use crate::calls::{Calls, Waiting};
 use crate::containerd::{self, Envelope};
@@ -41,29 +38,52 @@ impl Default for Deadlines {
 /// Largest message upstream's client accepts (`cri-client/pkg/remote_runtime.go`).
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// What carries a call to the runtime: a connection, or the runtime itself.
-pub(crate) type Transport = BoxCloneSyncService<Request<Body>, HttpResponse<Body>, TransportError>;
+/// A runtime in this process, with its events.
+type Runtime = dyn RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>>;
 
-/// A call did not get through.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct TransportError(#[source] StdError);
+/// What carries a call to the runtime.
+#[derive(Clone)]
+enum Transport {
+    Connection {
+        channel: Channel,
+        runtime: RuntimeServiceClient<Channel>,
+        images: ImageServiceClient<Channel>,
+    },
+    /// The runtime itself takes the messages: nothing encodes them.
+    Direct {
+        runtime: Arc<Runtime>,
+        images: Arc<dyn ImageService>,
+    },
+}
 
-/// The transport to a runtime in this process.
-fn direct<S>(service: S) -> Transport
-where
-    S: Service<Request<Body>, Response = HttpResponse<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
-    S::Future: Send + 'static,
-{
-    Transport::new(service.map_err(|never| match never {}))
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connection { .. } => "Connection",
+            Self::Direct { .. } => "Direct",
+        })
+    }
+}
+
+/// One call of a service. A call over a connection is on the heap: its future is a multiple of what its caller holds.
+macro_rules! call {
+    ($client:ident, $service:ident.$method:ident($request:ident)) => {
+        async {
+            match &$client.transport {
+                Transport::Connection { $service, .. } => {
+                    let mut service = $service.clone();
+                    Box::pin(async move { service.$method($request).await }).await
+                }
+                Transport::Direct { $service, .. } => $service.$method(Request::new($request)).await,
+            }
+        }
+    };
 }
 
 /// A client of one runtime. Clones share its connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
-    runtime: RuntimeServiceClient<Transport>,
-    images: ImageServiceClient<Transport>,
     endpoint: Arc<str>,
     deadlines: Deadlines,
     calls: Arc<Calls>,
@@ -85,21 +105,23 @@ impl Client {
     pub fn with_deadlines(endpoint: &str, deadlines: Deadlines) -> Result<Self, EndpointError> {
         let endpoint: Endpoint = endpoint.parse()?;
         let name: Arc<str> = endpoint.to_string().into();
-        let channel = Transport::new(channel(endpoint).map_err(|error| TransportError(error.into())));
-        Ok(Self::over(name, deadlines, channel.clone(), channel))
+        let channel = channel(endpoint);
+        let runtime = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        let images = ImageServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE);
+        Ok(Self::over(name, deadlines, Transport::Connection { channel, runtime, images }))
     }
 
-    /// A client of a runtime in this process: calls are the same messages, and no socket carries them. `name` stands where an endpoint would.
-    pub fn in_process<S: RuntimeService + ImageService>(name: &str, runtime: Arc<S>) -> Self {
-        let images = direct(ImageServiceServer::from_arc(runtime.clone()));
-        Self::over(name.into(), Deadlines::default(), direct(RuntimeServiceServer::from_arc(runtime)), images)
+    /// A client of a runtime in this process: calls are the same messages, and neither bytes nor a socket carry them. `name` stands where an
+    /// endpoint would.
+    pub fn in_process<S>(name: &str, runtime: Arc<S>) -> Self
+    where
+        S: RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>> + ImageService,
+    {
+        Self::over(name.into(), Deadlines::default(), Transport::Direct { runtime: runtime.clone(), images: runtime })
     }
 
-    fn over(endpoint: Arc<str>, deadlines: Deadlines, runtime: Transport, images: Transport) -> Self {
-        let transport = runtime.clone();
-        let runtime = RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE);
-        let images = ImageServiceClient::new(images).max_decoding_message_size(MAX_MESSAGE);
-        Self { transport, runtime, images, endpoint, deadlines, calls: Arc::default() }
+    fn over(endpoint: Arc<str>, deadlines: Deadlines, transport: Transport) -> Self {
+        Self { transport, endpoint, deadlines, calls: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.
@@ -117,13 +139,23 @@ impl Client {
         Events::start(self.clone())
     }
 
-    pub(crate) async fn open_events(&self) -> Result<Streaming<v1::ContainerEventResponse>, Error> {
-        let answer = self.runtime.clone().get_container_events(v1::GetEventsRequest {}).await;
-        answer.map(Response::into_inner).map_err(|status| Error::from_status("GetContainerEvents", &self.endpoint, &status))
+    pub(crate) async fn open_events(&self) -> Result<BoxStream<v1::ContainerEventResponse>, Error> {
+        let request = v1::GetEventsRequest {};
+        let answer: Result<BoxStream<_>, Status> = match &self.transport {
+            Transport::Connection { runtime, .. } => {
+                let answer = runtime.clone().get_container_events(request).await;
+                answer.map(|stream| Box::pin(stream.into_inner()) as BoxStream<_>)
+            }
+            Transport::Direct { runtime, .. } => runtime.get_container_events(Request::new(request)).await.map(Response::into_inner),
+        };
+        answer.map_err(|status| Error::from_status("GetContainerEvents", &self.endpoint, &status))
     }
 
     pub(crate) async fn open_containerd_events(&self) -> Result<Streaming<Envelope>, Error> {
-        let answer = containerd::subscribe(self.transport.clone()).await;
+        let answer = match &self.transport {
+            Transport::Connection { channel, .. } => containerd::subscribe(channel.clone()).await,
+            Transport::Direct { .. } => Err(Status::unimplemented("a runtime in this process has no events of containerd")),
+        };
         answer.map_err(|status| Error::from_status("Subscribe", &self.endpoint, &status))
     }
 
@@ -144,7 +176,7 @@ impl Client {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout };
         let limit = grace.saturating_add(self.deadlines.call);
-        self.within("StopContainer", limit, self.runtime.clone().stop_container(request)).await.map(|_| ())
+        self.within("StopContainer", limit, call!(self, runtime.stop_container(request))).await.map(|_| ())
     }
 
     /// `ExecSync`: runs a program in a container and collects its output; `timeout` of zero means none but the call's own.
@@ -155,7 +187,7 @@ impl Client {
         let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let request = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: cmd.to_vec(), timeout: seconds };
         let limit = timeout.saturating_add(self.deadlines.call);
-        self.within("ExecSync", limit, self.runtime.clone().exec_sync(request)).await
+        self.within("ExecSync", limit, call!(self, runtime.exec_sync(request))).await
     }
 
     /// `PullImage`; the answer is the reference to run by.
@@ -163,7 +195,7 @@ impl Client {
     /// # Errors
     /// As every call.
     pub async fn pull_image(&self, request: v1::PullImageRequest) -> Result<String, Error> {
-        let answer = self.within("PullImage", self.deadlines.pull, self.images.clone().pull_image(request)).await?;
+        let answer = self.within("PullImage", self.deadlines.pull, call!(self, images.pull_image(request))).await?;
         Ok(answer.image_ref)
     }
 }
@@ -178,7 +210,7 @@ macro_rules! calls {
                 /// # Errors
                 /// When the runtime refuses, fails, is away or is late.
                 pub async fn $method(&self, request: v1::$request) -> Result<$answer, Error> {
-                    let answer = self.within($call, self.deadlines.call, self.$service.clone().$method(request)).await?;
+                    let answer = self.within($call, self.deadlines.call, call!(self, $service.$method(request))).await?;
                     calls!(@answer answer $call $(, $field $($required)?)?)
                 }
             )*

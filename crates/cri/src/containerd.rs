@@ -3,10 +3,9 @@
 
 use tonic::Streaming;
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
-
-use crate::client::Transport;
 
 const SUBSCRIBE: &str = "/containerd.services.events.v1.Events/Subscribe";
 /// Begin and end of tasks in CRI's namespace. A filter's comma means "and".
@@ -62,7 +61,7 @@ impl Envelope {
     }
 }
 
-pub(crate) async fn subscribe(transport: Transport) -> Result<Streaming<Envelope>, Status> {
+pub(crate) async fn subscribe(transport: Channel) -> Result<Streaming<Envelope>, Status> {
     let mut client = tonic::client::Grpc::new(transport);
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let request = Request::new(SubscribeRequest { filters: vec![FILTER.to_owned()] });

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use k8s_cri::v1;
 use tokio::sync::mpsc;
-use tonic::Streaming;
+use tonic::Status;
+use tonic::codegen::tokio_stream::{Stream, StreamExt as _};
 
 use crate::{Client, Kind};
 
@@ -106,17 +107,21 @@ async fn follow(client: Client, sender: mpsc::Sender<Notice>) {
 }
 
 /// Passes a stream's events on until it ends; returns why.
-async fn pass<T>(mut stream: Streaming<T>, sender: &mpsc::Sender<Notice>, notice: impl Fn(T) -> Option<Notice>) -> Result<String, Deaf> {
+async fn pass<T>(
+    mut stream: impl Stream<Item = Result<T, Status>> + Unpin,
+    sender: &mpsc::Sender<Notice>,
+    notice: impl Fn(T) -> Option<Notice>,
+) -> Result<String, Deaf> {
     sender.send(Notice::Relist).await.map_err(|_| Deaf)?;
     loop {
-        match stream.message().await {
-            Ok(Some(event)) => {
+        match stream.next().await {
+            Some(Ok(event)) => {
                 if let Some(notice) = notice(event) {
                     sender.send(notice).await.map_err(|_| Deaf)?;
                 }
             }
-            Ok(None) => return Ok("the runtime closed the event stream".to_owned()),
-            Err(status) => return Ok(status.message().to_owned()),
+            None => return Ok("the runtime closed the event stream".to_owned()),
+            Some(Err(status)) => return Ok(status.message().to_owned()),
         }
     }
 }
