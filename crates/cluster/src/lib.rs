@@ -11,6 +11,7 @@ mod events;
 mod feed;
 mod hub;
 mod informer;
+mod lean;
 mod lease;
 mod reflect;
 mod renewal;

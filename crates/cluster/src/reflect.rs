@@ -30,6 +30,7 @@ use crate::{
     ApiServer,
     hub::{Object, Watch},
     informer::{Key, Selection},
+    lean::{Lean, lean},
 };
 
 /// Where the rows of one reader of a watch go.
@@ -90,7 +91,7 @@ where
             reflector.server.count_fallback(&reflector.resource);
         }
         let strategy = if streaming { InitialListStrategy::StreamingList } else { InitialListStrategy::ListWatch };
-        let stream = watcher(api.clone(), selection.watcher_config(strategy));
+        let stream = watcher(lean(api.clone()), selection.watcher_config(strategy));
         pages = match reflector.follow(stream, streaming).await {
             End::Again => false,
             End::Pages { reason, remember } => {
@@ -130,7 +131,7 @@ struct Listing {
 
 impl Reflector {
     /// Takes events until the list has to be had in another way.
-    async fn follow<K: Resource + 'static>(&mut self, stream: impl Stream<Item = watcher::Result<Event<K>>>, streaming: bool) -> End {
+    async fn follow<K: Resource + 'static>(&mut self, stream: impl Stream<Item = watcher::Result<Event<Lean<K>>>>, streaming: bool) -> End {
         pin_mut!(stream);
         let mut listing = Listing { underway: true, times: None, failed: false, attempts: 0 };
         let (server, watch) = (self.server.clone(), self.watch.clone());
@@ -170,7 +171,7 @@ impl Reflector {
         }
     }
 
-    async fn take<K: Resource + 'static>(&mut self, event: Event<K>, listing: &mut Listing, streaming: bool) -> Option<End> {
+    async fn take<K: Resource + 'static>(&mut self, event: Event<Lean<K>>, listing: &mut Listing, streaming: bool) -> Option<End> {
         let now = Instant::now();
         match event {
             Event::Init => {
@@ -185,7 +186,7 @@ impl Reflector {
                     return self.unsuccessful(&reason, None, listing).await;
                 }
             }
-            Event::InitApply(object) => {
+            Event::InitApply(Lean(object)) => {
                 if let Some((_, last)) = &mut listing.times {
                     *last = now;
                 }
@@ -201,11 +202,11 @@ impl Reflector {
                     self.server.refuse(&self.resource, &reason);
                 }
             }
-            Event::Apply(object) => {
+            Event::Apply(Lean(object)) => {
                 self.well();
                 self.watch.set(Object::new(&object));
             }
-            Event::Delete(object) => {
+            Event::Delete(Lean(object)) => {
                 self.well();
                 self.watch.removed(Object::new(&object));
             }

@@ -205,7 +205,6 @@ pub(crate) fn watch_pods(config: &Config, statics: Arc<Statics>, changes: mpsc::
     let times = seen.clone();
     let slim = move |pod: &Pod| {
         let mut pod = pod.clone();
-        pod.metadata.managed_fields = None;
         times.annotate(&mut pod, Timestamp::now());
         Some(pod)
     };

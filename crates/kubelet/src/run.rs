@@ -196,11 +196,6 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let (sender, health) = watch::channel(RuntimeHealth::default());
     tasks.spawn(forever(health::follow(cri.clone(), config.polls, config.host_network.clone(), side.runtime_cgroups.clone(), sender)));
     let this_node = Selection::fields(format!("metadata.name={}", config.node_name)).of(&config.api);
-    let slim = |n: &Node| {
-        let mut n = n.clone();
-        n.metadata.managed_fields = None;
-        Some(n)
-    };
     let (sender, changes) = mpsc::unbounded_channel();
     let (begin, steps) = mpsc::unbounded_channel();
     let read = [&config.static_pods.path, &config.static_pods.url].into_iter().filter(|place| !place.is_empty()).count();
@@ -208,7 +203,7 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let pods = watch_pods(config, statics.clone(), sender);
     let services = Api::<Service>::all(config.client.clone());
     let services = Informer::start(services, Selection::all().of(&config.api), services::row);
-    let node = Informer::start(Api::all(config.client.clone()), this_node, slim);
+    let node = Informer::start(Api::all(config.client.clone()), this_node, |node: &Node| Some(node.clone()));
     let tokens = Arc::new(TokenCache::new(config.client.clone()));
     let (sender, in_use) = watch::channel(BTreeSet::new());
     let (devices, affected) = Devices::load(config.root.clone(), &dir).map_err(host::HostError::from)?;
