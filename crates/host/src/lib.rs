@@ -6,6 +6,8 @@ mod addresses;
 mod event_log;
 mod facts;
 mod machine;
+#[cfg(target_os = "linux")]
+mod process;
 mod root;
 mod routes;
 
@@ -20,6 +22,8 @@ pub use event_log::{EventLog, LoggedEvent};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
 pub use machine::{Available, Load, Machine};
+#[cfg(target_os = "linux")]
+pub use process::end_process;
 pub use root::{
     Beneath, FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, SocketListener, Space, Usage, VolumeFile, last_changed,
 };

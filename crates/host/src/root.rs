@@ -280,6 +280,16 @@ impl HostRoot {
         self.root(path)?.create_dir_all(path.components(), mode).map_err(error("create directory", path))
     }
 
+    /// Makes a directory in one that is there, through no link. Returns whether it was missing.
+    pub fn make_dir(&self, path: &PodPath, mode: u32) -> Result<bool, HostError> {
+        self.root(path)?.make_dir(path.components(), mode).map_err(error("create directory", path))
+    }
+
+    /// Writes into a file that is there, through no link, and in one piece: for files in which the kernel takes settings.
+    pub fn write_into(&self, path: &PodPath, bytes: &[u8]) -> Result<(), HostError> {
+        self.root(path)?.write_into(path.components(), bytes).map_err(error("write", path))
+    }
+
     /// Makes an empty file unless something is there already.
     pub fn create_file(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
         self.root(path)?.create_file(path.components(), mode).map_err(error("create", path))

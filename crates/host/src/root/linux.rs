@@ -108,6 +108,28 @@ impl Root {
         Ok(())
     }
 
+    /// Opens `path` below the root, through no link.
+    fn open_straight(&self, path: &[String], flags: OFlag) -> io::Result<OwnedFd> {
+        let text = if path.is_empty() { ".".to_owned() } else { path.join("/") };
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        Ok(openat2(&self.fd, text.as_str(), OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve))?)
+    }
+
+    pub(super) fn make_dir(&self, path: &[String], mode: u32) -> io::Result<bool> {
+        let (name, parents) = path.split_last().ok_or(Errno::EBUSY)?;
+        let dir = self.open_straight(parents, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        match mkdirat(&dir, name.as_str(), Mode::from_bits_truncate(mode)) {
+            Ok(()) => Ok(true),
+            Err(Errno::EEXIST) => self.open_straight(path, OFlag::O_PATH | OFlag::O_DIRECTORY).map(|_| false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(super) fn write_into(&self, path: &[String], bytes: &[u8]) -> io::Result<()> {
+        let written = nix::unistd::write(self.open_straight(path, OFlag::O_WRONLY)?, bytes)?;
+        if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
     pub(super) fn create_file(&self, path: &[String], mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

@@ -56,6 +56,26 @@ fn links_never_lead_out() {
 }
 
 #[test]
+fn settings_are_written_and_directories_made_through_no_link() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = HostRoot::linux(dir.path()).unwrap();
+    let p = |t: &str| root.parse(t).unwrap();
+    std::fs::create_dir_all(dir.path().join("group")).unwrap();
+    std::fs::write(dir.path().join("group/limit"), "").unwrap();
+    std::os::unix::fs::symlink("group", dir.path().join("link")).unwrap();
+    std::os::unix::fs::symlink("limit", dir.path().join("group/to")).unwrap();
+    root.write_into(&p("/group/limit"), b"7").unwrap();
+    assert_eq!(std::fs::read(dir.path().join("group/limit")).unwrap(), b"7");
+    assert!(root.write_into(&p("/group/missing"), b"7").unwrap_err().is_not_found(), "nothing is made");
+    assert!(root.write_into(&p("/link/limit"), b"8").is_err() && root.write_into(&p("/group/to"), b"8").is_err());
+    assert_eq!(std::fs::read(dir.path().join("group/limit")).unwrap(), b"7");
+    assert_eq!((root.make_dir(&p("/group/a"), 0o755).unwrap(), root.make_dir(&p("/group/a"), 0o755).unwrap()), (true, false));
+    assert!(root.make_dir(&p("/group/b/c"), 0o755).unwrap_err().is_not_found(), "only the last one is made");
+    assert!(root.make_dir(&p("/link/d"), 0o755).is_err() && root.make_dir(&p("/link"), 0o755).is_err());
+    assert!(!dir.path().join("group/d").exists());
+}
+
+#[test]
 fn removal_takes_links_not_targets() {
     let dir = tempfile::tempdir().unwrap();
     let outside = dir.path().join("outside");

@@ -113,6 +113,20 @@ impl Root {
         path.iter().try_fold(self.handle.try_clone()?, |here, name| make_dir(&here, name, None)).map(drop)
     }
 
+    pub(super) fn make_dir(&self, path: &[String], _mode: u32) -> io::Result<bool> {
+        let (dir, name) = self.parent(path)?;
+        match open_plain(&dir, name, How { disposition: FILE_CREATE, ..DIRECTORY.directory() }) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_plain(&dir, name, DIRECTORY.directory()).map(|_| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn write_into(&self, path: &[String], bytes: &[u8]) -> io::Result<()> {
+        let access = FILE_GENERIC_WRITE | FILE_READ_ATTRIBUTES;
+        self.object(path, How { access, options: FILE_NON_DIRECTORY_FILE, ..THERE })?.write_all(bytes)
+    }
+
     pub(super) fn create_file(&self, path: &[String], mode: u32) -> io::Result<()> {
         self.open_append(path, mode).map(drop)
     }
