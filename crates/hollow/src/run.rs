@@ -93,6 +93,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         huge_pages: BTreeMap::new(),
         is_machine: false,
         reserved: BTreeMap::new(),
+        groups: kubelet::GroupSettings::default(),
         labels: BTreeMap::from([(node_labels::HOLLOW.to_owned(), "true".to_owned())]),
         taints: Vec::new(),
         hyper_v_container: false,

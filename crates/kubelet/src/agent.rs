@@ -20,12 +20,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::bundles::Bundles;
-use crate::config::{Cgroups, Config, NetworkGate, Polls};
+use crate::cgroups::{Groups, Name};
+use crate::config::{Config, NetworkGate, Polls};
 use crate::counts::Counts as NodeCounts;
 use crate::cri_config::NodeSide;
 use crate::devices::Devices;
 use crate::eviction::Pressure;
-use crate::groups;
 use crate::health::RuntimeHealth;
 use crate::images::Images;
 use crate::images::node_keyring::NodeKeyring;
@@ -51,6 +51,8 @@ use kube_rules::static_pod::mirrored;
 /// Shared by all workers.
 pub(crate) struct Agent {
     pub side: NodeSide,
+    /// Control groups of pods, where the agent makes them.
+    pub groups: Option<Arc<Groups>>,
     pub client: kube::Client,
     pub api: cluster::ApiServer,
     pub cri: cri::Client,
@@ -379,7 +381,7 @@ impl Agent {
     /// list of pods, and removes logs of pods that are gone. Returns those that could not be ended.
     pub(crate) async fn remove_orphans(&self) -> Result<Vec<Orphan>, cri::Error> {
         // Before the pods, so that none that comes meanwhile loses its devices, its control groups or its sandbox.
-        let (logs, groups) = (self.log_directories(), self.groups());
+        let (logs, groups) = (self.log_directories(), self.pod_groups().await);
         let with_devices = self.devices.pods();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
         let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
@@ -399,7 +401,7 @@ impl Agent {
         let held = self.end_orphans(orphans).await;
         let kept = |pod: &str| known.contains(pod) || held.iter().any(|orphan| orphan.pod == pod);
         self.remove_orphaned_logs(logs, kept);
-        self.remove_groups(groups, kept);
+        self.remove_groups(groups, kept).await;
         Ok(held)
     }
 
@@ -458,15 +460,20 @@ impl Agent {
         }
     }
 
-    /// The control groups of pods; none where systemd has them.
-    pub(crate) fn groups(&self) -> Vec<(String, PodPath)> {
-        let driver = self.side.runtime_cgroups.get().copied().unwrap_or(self.side.cgroups);
-        if self.side.os.is_windows() || driver != Cgroups::Files { Vec::new() } else { groups::of_pods(&self.root) }
+    /// The control groups of pods.
+    pub(crate) async fn pod_groups(&self) -> Vec<(String, Name)> {
+        match &self.groups {
+            Some(groups) => groups.all().await,
+            None => Vec::new(),
+        }
     }
 
     /// Removes those of pods that are not `kept`. They were listed before it was known which pods that are.
-    pub(crate) fn remove_groups(&self, listed: Vec<(String, PodPath)>, kept: impl Fn(&str) -> bool) {
-        listed.iter().filter(|(uid, _)| !kept(uid)).for_each(|(_, group)| groups::remove(&self.root, group));
+    pub(crate) async fn remove_groups(&self, listed: Vec<(String, Name)>, kept: impl Fn(&str) -> bool) {
+        let Some(groups) = &self.groups else { return };
+        let volumes = |pod: &str| self.dir.join("pods").and_then(|dir| dir.join(pod)?.join("volumes"));
+        let has_volumes = |pod: &str| volumes(pod).is_ok_and(|dir| self.root.read_dir(&dir).is_ok_and(|all| !all.is_empty()));
+        groups.remove_orphans(listed.into_iter().filter(|(uid, _)| !kept(uid)).collect(), has_volumes).await;
     }
 
     async fn end_orphan(&self, sandbox: &str) -> Result<(), cri::Error> {

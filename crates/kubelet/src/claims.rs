@@ -21,6 +21,8 @@ pub(crate) struct Claimed {
     pub claim: String,
     /// It is a device, not a file system.
     pub block: bool,
+    /// SELinux's label of the pod is put on it: it is no directory that the node shares.
+    pub relabels: bool,
     pub source: Source,
 }
 
@@ -177,6 +179,7 @@ fn place(claim: &str, volume: &PersistentVolume, read_only: bool, node: Option<&
     }
     let driver = CsiVolume::persistent(volume, read_only).map_err(|source| ClaimError::Migration { volume: name.clone(), source })?;
     let block = spec.volume_mode.as_deref() == Some("Block");
+    let relabels = spec.host_path.is_none() && !block;
     let source = match (spec.host_path, spec.local, driver, FlexVolume::persistent(volume, read_only)) {
         (Some(_), ..) | (None, None, None, Some(_)) if block => return Err(ClaimError::NoDevice { volume: name }),
         (Some(source), ..) => Source::Path(source),
@@ -186,7 +189,7 @@ fn place(claim: &str, volume: &PersistentVolume, read_only: bool, node: Option<&
         (None, None, None, Some(volume)) => Source::Flex(Box::new(volume)),
         (None, None, None, None) => return Err(ClaimError::Unsupported { volume: name }),
     };
-    Ok(Claimed { volume: name, claim: claim.to_owned(), block, source })
+    Ok(Claimed { volume: name, claim: claim.to_owned(), block, relabels, source })
 }
 
 #[cfg(test)]

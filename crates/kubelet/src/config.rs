@@ -276,6 +276,73 @@ pub enum Cgroups {
     Systemd,
 }
 
+/// Control groups of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSettings {
+    /// Pods have control groups of their own, by their class (`cgroupsPerQOS`).
+    pub per_qos: bool,
+    /// The group below which they are (`cgroupRoot`).
+    pub root: String,
+    /// Pods together do not get what is reserved (`enforceNodeAllocatable: pods`).
+    pub keeps_reserved: bool,
+    /// Groups that get what is reserved for them.
+    pub reserved: Vec<ReservedGroup>,
+    /// Most processes of a pod; None for no such bound (`podPidsLimit`).
+    pub pids: Option<i64>,
+    /// Percent of the memory that better classes of pods request, which worse ones do not get (`qosReserved`).
+    pub reserved_memory: Option<u8>,
+    /// The agent does not start where control groups are those of version 1 (`failCgroupV1`).
+    pub fail_version_1: bool,
+}
+
+impl Default for GroupSettings {
+    fn default() -> Self {
+        GroupSettings {
+            per_qos: true,
+            root: "/".to_owned(),
+            keeps_reserved: true,
+            reserved: Vec::new(),
+            pids: None,
+            reserved_memory: None,
+            fail_version_1: false,
+        }
+    }
+}
+
+/// A group of programs beside pods that gets what is reserved for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservedGroup {
+    pub kind: ReservedKind,
+    /// Its name as its driver writes it.
+    pub group: String,
+    pub amounts: Amounts,
+    /// Only shares of processors are set.
+    pub compressible: bool,
+}
+
+/// Whose programs they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservedKind {
+    System,
+    Kube,
+}
+
+impl ReservedKind {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            ReservedKind::System => "system",
+            ReservedKind::Kube => "kube",
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            ReservedKind::System => "System",
+            ReservedKind::Kube => "Kube",
+        }
+    }
+}
+
 /// What holds for all containers of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSettings {
@@ -325,6 +392,7 @@ pub struct Config {
     pub reserved: Amounts,
     pub registration: Registration,
     pub containers: ContainerSettings,
+    pub groups: GroupSettings,
     /// More labels for a new Node, within what NodeRestriction allows.
     pub labels: BTreeMap<String, String>,
     /// Taints for a new Node.

@@ -1,5 +1,6 @@
 //! The CRI requests for a pod: what upstream's kubelet would send, in the node's own path form.
 
+mod modules;
 mod names;
 
 use std::collections::HashMap;
@@ -12,12 +13,14 @@ use host::{NodeOs, PodPath};
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext};
 use kube_rules::{container_path, expand};
 
+use crate::cgroups::{self, Name};
 use crate::config::{Capacity, Cgroups, Resolver};
 use crate::devices::Options;
 use crate::pod::resources::{self, Kernel};
 use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
 
+pub(crate) use modules::{Modules, admit as admit_app_armor, relabels};
 pub(crate) use names::{NameTooLong, Names};
 
 /// Why a container's security settings make no request. `container` names it with its pod.
@@ -35,6 +38,10 @@ pub(crate) enum SecurityError {
     NoLocalhostProfile { container: String },
     #[error("seccompProfile type {profile:?} is unknown {container}")]
     UnknownSeccompType { profile: String, container: String },
+    #[error("missing localhost apparmor profile name {container}")]
+    NoAppArmorProfile { container: String },
+    #[error("unknown apparmor profile type: {profile:?} {container}")]
+    UnknownAppArmorType { profile: String, container: String },
 }
 
 /// What is the same for all pods of a node.
@@ -49,6 +56,8 @@ pub(crate) struct NodeSide {
     pub cluster_domain: String,
     pub resolver: Resolver,
     pub kernel: Kernel,
+    /// The control group of all pods; None where pods have no groups of their own.
+    pub pod_groups: Option<Name>,
     /// How control groups are named, where the runtime does not say how.
     pub cgroups: Cgroups,
     /// What the runtime says of that.
@@ -57,6 +66,8 @@ pub(crate) struct NodeSide {
     pub seccomp_default: bool,
     /// Where profiles of type Localhost are.
     pub seccomp_dir: String,
+    /// Security modules of the machine's kernel.
+    pub modules: Modules,
     pub unsafe_sysctls: Vec<String>,
 }
 
@@ -219,9 +230,10 @@ fn linux_sandbox(node: &NodeSide, pod: &Pod, users: Option<v1::UserNamespace>) -
         security.run_as_group = context.run_as_group.map(|value| v1::Int64Value { value });
         security.supplemental_groups = groups(&context);
         security.supplemental_groups_policy = groups_policy(&context) as i32;
+        security.selinux_options = modules::selinux_of_pod(&context);
         let sysctls = context.sysctls.unwrap_or_default();
         config.sysctls = sysctls.into_iter().map(|s| (kube_rules::sysctl::with_dots(&s.name), s.value)).collect();
-        config.cgroup_parent = cgroup_parent(node.runtime_cgroups.get().copied().unwrap_or(node.cgroups), pod);
+        config.cgroup_parent = cgroup_parent(node, pod);
         let none = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&none);
         config.resources = Some(resources::linux_sandbox(spec, &node.kernel));
@@ -249,19 +261,11 @@ fn groups_policy(context: &PodSecurityContext) -> v1::SupplementalGroupsPolicy {
     }
 }
 
-/// `/kubepods/burstable/podUID`; of systemd a slice below slices, in whose names hyphens separate the levels.
-fn cgroup_parent(cgroups: Cgroups, pod: &Pod) -> String {
-    let uid = text(&pod.metadata.uid);
-    let class = pod.spec.as_ref().map(kube_rules::qos_class).filter(|class| *class != "Guaranteed").map(str::to_lowercase);
-    match (cgroups, class) {
-        (Cgroups::Files, None) => format!("/kubepods/pod{uid}"),
-        (Cgroups::Files, Some(class)) => format!("/kubepods/{class}/pod{uid}"),
-        (Cgroups::Systemd, None) => format!("/kubepods.slice/kubepods-pod{}.slice", uid.replace('-', "_")),
-        (Cgroups::Systemd, Some(class)) => {
-            let uid = uid.replace('-', "_");
-            format!("/kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice")
-        }
-    }
+/// The pod's control group as the runtime is told of it; empty for one of the runtime's choice.
+fn cgroup_parent(node: &NodeSide, pod: &Pod) -> String {
+    let driver = node.runtime_cgroups.get().copied().unwrap_or(node.cgroups);
+    let name = node.pod_groups.as_ref().and_then(|pods| cgroups::of_pod(pods, pod));
+    name.map(|name| name.path(driver)).unwrap_or_default()
 }
 
 fn windows_sandbox(pod: &Pod) -> v1::WindowsPodSandboxConfig {
@@ -407,6 +411,7 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
     let caps = s.capabilities.unwrap_or_default();
     let seccomp = s.seccomp_profile.or(p.seccomp_profile.clone());
     let paths = |list: &[&str]| list.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>();
+    let (apparmor, apparmor_profile) = modules::app_armor(pod, c, || who(pod, c))?;
     let open = privileged || s.proc_mount.as_deref() == Some("Unmasked");
     Ok(v1::LinuxContainerConfig {
         resources: Some(resources::linux(pod, c, node.capacity.memory_bytes, &node.kernel)),
@@ -428,7 +433,9 @@ fn linux_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) 
             masked_paths: if open { Vec::new() } else { paths(MASKED_PATHS) },
             readonly_paths: if open { Vec::new() } else { paths(READONLY_PATHS) },
             seccomp: Some(seccomp_profile(seccomp.as_ref(), node, || who(pod, c))?),
-            ..Default::default()
+            apparmor,
+            selinux_options: modules::selinux(&p, c),
+            ..modules::for_older_runtimes(apparmor_profile)
         }),
     })
 }
@@ -492,10 +499,12 @@ mod tests {
             cluster_domain: "cluster.local".into(),
             resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], options: vec![] },
             kernel: Kernel::default(),
+            pod_groups: Some(Name::parse("/kubepods")),
             cgroups: Cgroups::Files,
             runtime_cgroups: Arc::default(),
             seccomp_default: false,
             seccomp_dir: "/var/lib/kubelet/seccomp".into(),
+            modules: Modules::default(),
             unsafe_sysctls: Vec::new(),
         }
     }
@@ -699,12 +708,13 @@ mod tests {
         ] {
             let mut pod = pod(spec);
             pod.metadata.uid = Some("a-b".into());
-            assert_eq!((cgroup_parent(Cgroups::Files, &pod).as_str(), cgroup_parent(Cgroups::Systemd, &pod).as_str()), (files, systemd));
             // What the runtime says counts more than what the node was told.
             let side = NodeSide { cgroups: Cgroups::Systemd, ..node(NodeOs::Linux) };
             assert_eq!(linux_sandbox(&side, &pod, None).cgroup_parent, systemd);
             side.runtime_cgroups.set(Cgroups::Files).unwrap();
             assert_eq!(linux_sandbox(&side, &pod, None).cgroup_parent, files);
+            let none = NodeSide { pod_groups: None, ..node(NodeOs::Linux) };
+            assert_eq!(linux_sandbox(&none, &pod, None).cgroup_parent, "", "of the runtime's choice");
         }
     }
 

@@ -128,7 +128,7 @@ impl Agent {
     pub(crate) async fn collect_dead(&self, policy: &DeadContainers, also_of_ended: bool) -> Result<(), cri::Error> {
         let all = self.cri.list_containers(v1::ListContainersRequest::default()).await?;
         let shells = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
-        let (logs, groups) = (self.log_directories(), self.groups());
+        let (logs, groups) = (self.log_directories(), self.pod_groups().await);
         // After the lists: a pod that comes in between is known.
         let whole = self.whole(&all, also_of_ended);
         let min_age = SignedDuration::try_from(policy.min_age).unwrap_or(SignedDuration::MAX);
@@ -152,7 +152,7 @@ impl Agent {
         }
         if whole.complete {
             self.remove_orphaned_logs(logs, |pod| whole.known.contains(pod) && !whole.evicted.contains(pod));
-            self.remove_groups(groups, |pod| whole.known.contains(pod));
+            self.remove_groups(groups, |pod| whole.known.contains(pod)).await;
         }
         self.remove_dangling_links(&left.into_iter().map(|c| c.id).collect());
         Ok(())

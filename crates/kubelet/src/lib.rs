@@ -11,6 +11,7 @@
 mod agent;
 mod bundles;
 pub mod certificates;
+mod cgroups;
 mod claims;
 mod config;
 mod counts;
@@ -21,7 +22,6 @@ mod error;
 mod eviction;
 mod garbage;
 mod go_time;
-mod groups;
 mod health;
 mod image_gc;
 mod images;
@@ -50,8 +50,8 @@ mod volumes;
 mod worker;
 
 pub use config::{
-    AddressSource, Capacity, Cgroups, Config, ContainerSettings, DeadContainers, ImageCollection, ImageCredentials, ImagePulls, LogRotation,
-    NetworkGate, Polls, Registration, Resolver, ServerConfig, StaticPods,
+    AddressSource, Capacity, Cgroups, Config, ContainerSettings, DeadContainers, GroupSettings, ImageCollection, ImageCredentials, ImagePulls,
+    LogRotation, NetworkGate, Polls, Registration, ReservedGroup, ReservedKind, Resolver, ServerConfig, StaticPods,
 };
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use images::providers::{ProvidersError, config::ConfigError as ProviderConfigError};
@@ -67,6 +67,11 @@ pub use tls::TlsError;
 #[cfg(unix)]
 pub fn check_journal(bytes: &[u8]) {
     node_logs::journal::check(bytes);
+}
+/// Reads a table of mounts for control groups, for fuzzing.
+#[doc(hidden)]
+pub fn check_control_groups(bytes: &[u8]) {
+    cgroups::tree::check(bytes);
 }
 /// Reads a docker configuration, for fuzzing.
 #[doc(hidden)]

@@ -2,6 +2,7 @@
 //! nodestatus/setters.go).
 
 mod addresses;
+pub(crate) mod pod_cidr;
 mod runtime_version;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -608,10 +609,12 @@ mod tests {
                 cluster_domain: String::new(),
                 resolver: Resolver::default(),
                 kernel: Default::default(),
+                pod_groups: None,
                 cgroups: Default::default(),
                 runtime_cgroups: Default::default(),
                 seccomp_default: false,
                 seccomp_dir: String::new(),
+                modules: Default::default(),
                 unsafe_sysctls: vec![],
             },
             facts: HostFacts::simulated(os, "m", "b"),

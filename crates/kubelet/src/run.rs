@@ -20,8 +20,9 @@ use crate::bundles::Bundles;
 use crate::certificates::manager::{self, Manager as CertificateManager, ManagerError, Purpose};
 use crate::certificates::plan;
 use crate::certificates::serving::{Follower, ServingCertificate};
+use crate::cgroups::{self, Groups};
 use crate::config::{Config, ServerConfig};
-use crate::cri_config::NodeSide;
+use crate::cri_config::{Modules, NodeSide};
 use crate::devices::{self, Devices};
 use crate::eviction::Pressure;
 use crate::eviction::manager::Manager;
@@ -32,7 +33,7 @@ use crate::images::Images;
 use crate::images::node_keyring::NodeKeyring;
 use crate::images::providers::{Providers, ProvidersError};
 use crate::images::records::Records;
-use crate::node::{FirstLists, NodeFacts, NodeKeeper};
+use crate::node::{FirstLists, NodeFacts, NodeKeeper, pod_cidr};
 use crate::pod::is_terminal;
 use crate::pod::resources::Kernel;
 use crate::rotation;
@@ -65,6 +66,12 @@ pub enum RunError {
     /// The certificates in the node's directory are unusable.
     #[error("preparing the server's certificate failed")]
     Certificate(#[from] Box<ManagerError>),
+    /// `failCgroupV1` is set.
+    #[error(
+        "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release; set \
+         failCgroupV1 (--fail-cgroupv1) to false, or start the machine with systemd.unified_cgroup_hierarchy=1"
+    )]
+    CgroupV1,
     /// A listener failed.
     #[error("serving failed")]
     Serve(#[from] std::io::Error),
@@ -183,6 +190,9 @@ fn serving_subject(node: &Informer<Node>, name: &str) -> watch::Receiver<Option<
 
 /// Directories, the runtime and its health, the view of the API: the own Node, its pods, services.
 fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
+    if config.groups.fail_version_1 && config.is_machine && !config.os.is_windows() && cgroups::is_version_1(&config.root) {
+        return Err(RunError::CgroupV1);
+    }
     let cri = config.cri.clone();
     let dir = config.root.parse(&config.root_dir)?;
     let pods_dir = dir.join("pods").map_err(host::HostError::from)?;
@@ -259,10 +269,12 @@ fn node_side(config: &Config) -> NodeSide {
         cluster_domain: config.cluster_domain.clone(),
         resolver: config.resolver.clone(),
         kernel: kernel(config),
+        pod_groups: cgroups::root_of_pods(&config.groups),
         cgroups: config.containers.cgroups,
         runtime_cgroups: Arc::default(),
         seccomp_default: config.containers.seccomp_default,
         seccomp_dir: format!("{}/seccomp", config.root_dir.trim_end_matches('/')),
+        modules: if config.is_machine && !config.os.is_windows() { Modules::read(&config.root) } else { Modules::default() },
         unsafe_sysctls: config.containers.unsafe_sysctls.clone(),
     }
 }
@@ -342,6 +354,8 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         devices: ground.devices.clone(),
         device_changes: ground.devices.changes(),
     };
+    let cri = ground.cri.clone();
+    tasks.spawn(forever(pod_cidr::follow(cri, ground.node.clone(), config.node_name.clone())));
     let node = ground.node.clone();
     let (client, name, lease) = (config.client.clone(), config.node_name.clone(), config.registration.lease_seconds);
     tasks.spawn(forever(async move {
@@ -363,7 +377,9 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let notified = workers.clone();
     let waker: Waker = Arc::new(move |uid: &str| notified.tell(uid, Note::Sources));
     let statuses = Statuses::new(config.client.clone(), pods.clone());
+    let groups = Groups::new(config, &ground.side);
     let agent = Arc::new(Agent {
+        groups: groups.clone(),
         side: ground.side,
         client: config.client.clone(),
         api: config.api.clone(),
@@ -409,6 +425,9 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     if let Some(shutdown) = config.shutdown.take() {
         let manager = shutdown::manager::Manager { agent: agent.clone(), shutdown, goes_down: ground.goes_down };
         tasks.spawn(forever(manager.keep()));
+    }
+    if let Some(groups) = groups {
+        tasks.spawn(forever(groups.keep(agent.clone())));
     }
     tasks.spawn(forever(agent.clone().keep_dead_containers(config.dead_containers)));
     tasks.spawn(forever(async move { statuses.run().await }));
@@ -570,7 +589,7 @@ fn configz(config: &Config) -> serde_json::Value {
         "clusterDNS": config.cluster_dns,
         "clusterDomain": config.cluster_domain,
         "maxPods": config.capacity.pods,
-        "podPidsLimit": -1,
+        "podPidsLimit": config.groups.pids.unwrap_or(-1),
         "containerRuntimeEndpoint": config.cri.endpoint(),
         "containerLogMaxSize": Quantity::from_bytes(config.logs.max_size as i64).to_string(),
         "containerLogMaxFiles": config.logs.max_files,

@@ -171,6 +171,24 @@ pub struct KubeletConfiguration {
     pub enable_debugging_handlers: bool,
     /// How the container runtime makes control groups, where it does not say so itself.
     pub cgroup_driver: CgroupDriver,
+    /// The control group below which those of pods are.
+    pub cgroup_root: String,
+    /// Whether pods have control groups of their own, by their class.
+    #[serde(rename = "cgroupsPerQOS")]
+    pub cgroups_per_qos: bool,
+    /// For whom limits hold: `pods`, `system-reserved`, `kube-reserved`, either with `-compressible`, or `none`.
+    pub enforce_node_allocatable: Vec<String>,
+    /// The control group that gets what is reserved for the system.
+    pub system_reserved_cgroup: String,
+    /// The same for the node's own agents.
+    pub kube_reserved_cgroup: String,
+    /// Most processes of a pod; -1 for no such bound.
+    pub pod_pids_limit: i64,
+    /// How much of what better classes of pods request worse ones do not get, in percent by resource.
+    pub qos_reserved: BTreeMap<String, String>,
+    /// Whether the agent refuses machines with control groups of version 1.
+    #[serde(rename = "failCgroupV1")]
+    pub fail_cgroup_v1: bool,
     /// Whether limits of `cpu` hold.
     #[serde(rename = "cpuCFSQuota")]
     pub cpu_cfs_quota: bool,
@@ -327,6 +345,14 @@ impl Default for KubeletConfiguration {
             provider_id: String::new(),
             enable_debugging_handlers: true,
             cgroup_driver: CgroupDriver::default(),
+            cgroup_root: "/".to_owned(),
+            cgroups_per_qos: true,
+            enforce_node_allocatable: vec!["pods".to_owned()],
+            system_reserved_cgroup: String::new(),
+            kube_reserved_cgroup: String::new(),
+            pod_pids_limit: -1,
+            qos_reserved: BTreeMap::new(),
+            fail_cgroup_v1: false,
             cpu_cfs_quota: true,
             cpu_cfs_quota_period: GoDuration(Duration::from_millis(100)),
             memory_swap: MemorySwap::default(),
@@ -357,6 +383,7 @@ impl Document for KubeletConfiguration {
         "evictionMinimumReclaim",
         "systemReserved",
         "kubeReserved",
+        "qosReserved",
         "staticPodURLHeader",
     ];
 

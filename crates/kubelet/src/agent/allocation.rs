@@ -27,6 +27,9 @@ impl Agent {
     pub(crate) fn release(&self, uid: &str) {
         self.devices.release(uid);
         if self.admitted().remove(uid).is_some() {
+            if let Some(groups) = &self.groups {
+                groups.changed();
+            }
             self.grant_deferred();
         }
     }

@@ -136,7 +136,7 @@ fn huge_page_limits(spec: &PodSpec, c: &Container, kernel: &Kernel) -> Vec<Hugep
 }
 
 /// `2MB`, as the kernel's control groups name a size.
-fn page_size(bytes: u64) -> String {
+pub(crate) fn page_size(bytes: u64) -> String {
     let (mut size, mut unit) = (bytes, 0);
     let units = ["B", "KB", "MB", "GB", "TB", "PB"];
     while size % 1024 == 0 && size > 0 && unit + 1 < units.len() {

@@ -11,6 +11,7 @@ use kube_rules::Refusal;
 
 use super::{Note, Worker};
 use crate::agent::ends::End;
+use crate::cri_config::admit_app_armor;
 use crate::eviction;
 use crate::pod::admit::{NodeView, admit, admit_but_resources, shortages};
 use crate::pod::{Event, Evicted, Reason, grace};
@@ -94,6 +95,11 @@ impl Worker {
             let mut allocatable = agent.allocatable.clone();
             agent.devices.add_allocatable(&mut allocatable);
             let side = &agent.side;
+            if !side.os.is_windows()
+                && let Err(refusal) = admit_app_armor(pod, side.modules)
+            {
+                return Verdict::Refused(refusal);
+            }
             let view = NodeView {
                 os: agent.side.os,
                 node: node.as_deref(),

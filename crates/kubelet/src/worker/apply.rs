@@ -30,6 +30,7 @@ impl Worker {
             Action::DecideResize { wanted } => Some(self.decide_resize(wanted)),
             Action::ReportResize(news) => {
                 self.report_resize(&news);
+                self.resize_group(&news).await;
                 None
             }
             Action::Update(update) => Some(self.update(update).await),
@@ -118,6 +119,9 @@ impl Worker {
         }
         let made = async {
             let runtime_handler = self.handler().await?;
+            if let Some(groups) = &self.agent.groups {
+                groups.ensure(&self.state.pod).await?;
+            }
             self.agent.root.create_dir_all(&self.dirs.logs, 0o755)?;
             let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs, self.users(&runtime_handler)?)?;
             let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
@@ -229,7 +233,19 @@ impl Worker {
             return Outcome::Failed;
         }
         self.places.clear();
-        Outcome::Done
+        self.remove_group().await
+    }
+
+    /// Removes the pod's control group: nothing of the pod runs any more.
+    async fn remove_group(&self) -> Outcome {
+        let Some(groups) = &self.agent.groups else { return Outcome::Done };
+        match groups.remove(&self.state.pod).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "removing a pod's control group failed; trying again");
+                Outcome::Failed
+            }
+        }
     }
 
     async fn clean_up(&mut self) -> Outcome {
@@ -245,8 +261,7 @@ impl Worker {
             tracing::warn!(pod = %key(&self.state.pod), error = %error.as_report(), "removing a pod's directories failed; trying again");
             return Outcome::Failed;
         }
-        self.agent.remove_groups(self.agent.groups(), |pod| pod != self.uid);
-        Outcome::Done
+        self.remove_group().await
     }
 
     async fn remove_from_runtime(&self) -> Result<(), RuntimeError> {

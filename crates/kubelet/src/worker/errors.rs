@@ -3,6 +3,7 @@
 use host::{HostError, PathError};
 
 use crate::bundles::BundleError;
+use crate::cgroups::GroupError;
 use crate::claims::ClaimError;
 use crate::cri_config::{NameTooLong, SecurityError};
 use crate::devices::DeviceError;
@@ -59,6 +60,8 @@ pub(super) enum SandboxError {
     Users(#[from] UsersError),
     #[error("Failed to create pod sandbox")]
     LogDirectory(#[from] HostError),
+    #[error("unable to ensure pod container exists")]
+    Group(#[from] GroupError),
     #[error("Failed to create pod sandbox")]
     Run(#[source] RuntimeError),
     #[error("error killing pod")]
@@ -71,6 +74,7 @@ impl SandboxError {
             SandboxError::Class(_) | SandboxError::Name(_) | SandboxError::Users(_) | SandboxError::LogDirectory(_) | SandboxError::Run(_) => {
                 "FailedCreatePodSandBox"
             }
+            SandboxError::Group(_) => "FailedCreatePodContainer",
             SandboxError::Stop(_) => "FailedKillPod",
         }
     }
@@ -179,6 +183,11 @@ mod tests {
         let sandboxes = [
             (SandboxError::from(class), "FailedCreatePodSandBox", "Failed to create pod sandbox: RuntimeClass \"gvisor\" not found"),
             (SandboxError::Run(runtime()), "FailedCreatePodSandBox", "Failed to create pod sandbox: no such file"),
+            (
+                GroupError::Uid("a/b".into()).into(),
+                "FailedCreatePodContainer",
+                "unable to ensure pod container exists: the pod's UID \"a/b\" names no control group: it may have letters, digits and hyphens",
+            ),
             (SandboxError::Stop(runtime()), "FailedKillPod", "error killing pod: no such file"),
         ];
         for (error, reason, message) in sandboxes {

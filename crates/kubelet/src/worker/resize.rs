@@ -90,7 +90,25 @@ impl Worker {
         }
     }
 
+    /// The pod's control group has more before its containers do, and less after them.
+    pub(super) async fn resize_group(&self, news: &ResizeNews) {
+        let Some(groups) = &self.agent.groups else { return };
+        match news {
+            ResizeNews::Started { .. } => {
+                // Each container's change tries it again, and tells why it fails.
+                if let Err(error) = groups.grow(&self.state.pod).await {
+                    tracing::debug!(pod = %key(&self.state.pod), error = %error.as_report(), "a pod's control group does not grow yet");
+                }
+            }
+            ResizeNews::Completed { .. } => groups.settle(&self.state.pod).await,
+            ResizeNews::Pending { .. } | ResizeNews::Failed { .. } => {}
+        }
+    }
+
     async fn tell_runtime(&self, update: &Update) -> Result<(), String> {
+        if let Some(groups) = &self.agent.groups {
+            groups.grow(&self.state.pod).await.map_err(|error| error.to_report_string())?;
+        }
         let Some(mut container) = self.state.spec_of(&update.container) else {
             return Err("the pod has no such container any more".to_owned());
         };

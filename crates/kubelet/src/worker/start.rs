@@ -231,6 +231,8 @@ impl Worker {
             let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
             let claimed_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
             let mut shown = cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true));
+            shown.selinux_relabel =
+                self.agent.side.modules.selinux && cri_config::relabels(volume, self.claims.as_ref().and_then(|all| all.get(&m.name)));
             shown.propagation = cri_config::propagation(os, m.mount_propagation.as_deref()).into();
             out.push(shown);
         }
@@ -270,7 +272,7 @@ impl Worker {
         let sees_host = os.is_windows() && (is_host_network(&self.state.pod) || host_process);
         if !sees_host && !mounted(hosts, out) {
             let file = self.write_hosts()?;
-            out.push(cri_config::mount(os, hosts, &file, false));
+            out.push(self.labelled(cri_config::mount(os, hosts, &file, false)));
         }
         let message = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/dev/termination-log");
         if !mounted(message, out) {
@@ -278,9 +280,14 @@ impl Worker {
             let dir = file.parent().unwrap_or_else(|| file.clone());
             self.agent.root.create_dir_all(&dir, 0o750)?;
             self.agent.root.create_file(&file, 0o666)?;
-            out.push(cri_config::mount(os, message, &file, false));
+            out.push(self.labelled(cri_config::mount(os, message, &file, false)));
         }
         Ok(())
+    }
+
+    /// A mount that gets the container's label, where there are any.
+    fn labelled(&self, mount: v1::Mount) -> v1::Mount {
+        v1::Mount { selinux_relabel: self.agent.side.modules.selinux, ..mount }
     }
 
     /// The pod's hosts file: itself or, in its node's network, what the node's file says; and its aliases.

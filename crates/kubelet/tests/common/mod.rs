@@ -226,6 +226,7 @@ impl World {
             ids_per_pod: 65536,
             registration: self.registration.clone(),
             containers: self.containers.clone(),
+            groups: kubelet::GroupSettings::default(),
             debugging: self.debugging,
             system_logs: self.system_logs,
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],

@@ -1,5 +1,6 @@
 //! Wiring of `mullion node`: node agent, service proxy and pod network of one node in one process, over one API client.
 
+mod groups;
 mod images;
 #[cfg(test)]
 mod tests;
@@ -443,6 +444,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         image_credentials: images::credentials(config)?,
         registration: registration(config),
         containers: container_settings(kubelet)?,
+        groups: groups::settings(kubelet, node.os)?,
         debugging: kubelet.enable_debugging_handlers,
         polls: kubelet::Polls {
             node: kubelet.node_status_update_frequency.0,
@@ -666,17 +668,26 @@ fn capacity(config: &Complete, machine: &Machine) -> Result<kubelet::Capacity> {
 fn reserved(kubelet: &KubeletConfiguration) -> Result<kube_rules::Amounts> {
     let mut all = kube_rules::Amounts::new();
     for (member, amounts) in [("systemReserved", &kubelet.system_reserved), ("kubeReserved", &kubelet.kube_reserved)] {
-        for (resource, text) in amounts {
-            if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
-                bail!("{member}.{resource} cannot be reserved: reserve cpu, memory, ephemeral-storage or pid");
-            }
-            let amount = quantity(&format!("{member}.{resource}"), text)?;
-            if amount.value() < 0 {
-                bail!("{member}.{resource} must not be negative");
-            }
-            let sum = all.entry(resource.clone()).or_insert(kube_rules::Quantity::from_units(0));
+        for (resource, amount) in reserved_for(member, amounts)? {
+            let sum = all.entry(resource).or_insert(kube_rules::Quantity::from_units(0));
             *sum = kube_rules::Quantity::from_millis(sum.milli_value().saturating_add(amount.milli_value()));
         }
+    }
+    Ok(all)
+}
+
+/// One of these two members.
+fn reserved_for(member: &str, amounts: &BTreeMap<String, String>) -> Result<kube_rules::Amounts> {
+    let mut all = kube_rules::Amounts::new();
+    for (resource, text) in amounts {
+        if !matches!(resource.as_str(), "cpu" | "memory" | "ephemeral-storage" | "pid") {
+            bail!("{member}.{resource} cannot be reserved: reserve cpu, memory, ephemeral-storage or pid");
+        }
+        let amount = quantity(&format!("{member}.{resource}"), text)?;
+        if amount.value() < 0 {
+            bail!("{member}.{resource} must not be negative");
+        }
+        all.insert(resource.clone(), amount);
     }
     Ok(all)
 }

@@ -320,6 +320,7 @@ pub fn write_node_config(endpoint: &str) {
             "tlsCertFile": "/run/serving.crt",
             "tlsPrivateKeyFile": "/run/serving.key",
             "staticPodPath": MANIFESTS,
+            "podPidsLimit": crate::groups::PIDS,
             "containerLogMaxSize": "20Ki",
             "containerLogMaxFiles": 3,
             // The disk of whoever runs this may be as full as it likes.

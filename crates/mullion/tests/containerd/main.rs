@@ -6,6 +6,7 @@
 
 mod cluster;
 mod garbage;
+mod groups;
 mod image;
 mod limits;
 mod machine;
@@ -54,11 +55,16 @@ const AT_ONCE: &[Case] = &cases![
     limits::limits_are_in_the_control_groups,
     limits::a_program_that_takes_too_much_memory_is_killed,
     limits::containers_are_resized_in_place,
+    groups::pods_have_groups_of_their_own_that_are_gone_after_them,
+    groups::a_fork_bomb_ends_at_the_pods_number_of_processes,
+    groups::a_pods_memory_limit_holds_for_its_containers_together,
+    groups::a_resized_pods_group_has_the_new_limits,
 ];
 
 const IN_TURN: &[Case] = &cases![
     restarts::an_agent_that_was_killed_adopts_its_pods,
     restarts::containerd_restarts_under_running_pods,
+    groups::groups_are_gone_of_pods_that_end_while_no_agent_runs,
     soak::ten_kills_lose_and_double_nothing,
     garbage::logs_are_rotated_and_old_runs_removed,
     garbage::nothing_is_left_of_deleted_pods,

@@ -12,11 +12,12 @@ use super::FlagError;
 const UPSTREAM: &str = include_str!("gates.txt");
 
 /// The feature gates that have an effect on the node agent: name, default, what it does.
-pub const FEATURE_GATES: [(&str, bool, &str); 5] = [
+pub const FEATURE_GATES: [(&str, bool, &str); 6] = [
     ("CustomCPUCFSQuotaPeriod", true, "cpuCFSQuotaPeriod may be set"),
     ("HyperVContainer", false, "annotation experimental.windows.kubernetes.io/isolation-type=hyperv is obeyed"),
     ("KubeletCrashLoopBackOffMax", true, "crashLoopBackOff.maxContainerRestartPeriod may be set"),
     ("KubeletEnsureSecretPulledImages", true, "private images that are on the node are only for pods that may pull them"),
+    ("QOSReserved", false, "qosReserved is obeyed"),
     ("ReduceDefaultCrashLoopBackOffDecay", false, "containers restart after 1 s at first, and not after 10 s"),
 ];
 

@@ -1,6 +1,7 @@
 //! Members of upstream's KubeletConfiguration that have no effect here or are refused, with the reason.
 
-const CGROUPS: &str = "the agent makes no control groups; the container runtime does";
+const CGROUPS: &str = "whoever starts a program chooses its control group";
+const MEMORY_QOS: &str = "memory of pods is limited, but not protected: MemoryQoS is not here";
 const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
 const PERIODS: &str = "changes are acted on as they come, and periods are fixed";
@@ -35,15 +36,8 @@ const IGNORED: &[(&str, &str)] = &[
     ("volumeStatsAggPeriod", PERIODS),
     ("kubeletCgroups", CGROUPS),
     ("systemCgroups", CGROUPS),
-    ("cgroupRoot", CGROUPS),
-    ("cgroupsPerQOS", CGROUPS),
-    ("failCgroupV1", CGROUPS),
-    ("systemReservedCgroup", CGROUPS),
-    ("kubeReservedCgroup", CGROUPS),
-    ("enforceNodeAllocatable", CGROUPS),
-    ("memoryThrottlingFactor", CGROUPS),
-    ("memoryReservationPolicy", CGROUPS),
-    ("podPidsLimit", CGROUPS),
+    ("memoryThrottlingFactor", MEMORY_QOS),
+    ("memoryReservationPolicy", MEMORY_QOS),
     ("cpuManagerPolicy", RESOURCES),
     ("cpuManagerPolicyOptions", RESOURCES),
     ("cpuManagerReconcilePeriod", RESOURCES),
@@ -51,7 +45,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("topologyManagerPolicy", RESOURCES),
     ("topologyManagerPolicyOptions", RESOURCES),
     ("topologyManagerScope", RESOURCES),
-    ("qosReserved", RESOURCES),
     ("reservedSystemCPUs", RESOURCES),
     ("reservedMemory", RESOURCES),
     ("runtimeRequestTimeout", PERIODS),
@@ -108,6 +101,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
         "false",
         "the agent attaches no volumes itself; leave it out, so that the control plane's attach controller does",
     ),
+    ("memoryReservationPolicy", "TieredReservation", "the agent protects no memory of pods; leave it out, or set None"),
     ("topologyManagerPolicy", "best-effort", TOPOLOGY),
     ("topologyManagerPolicy", "restricted", TOPOLOGY),
     ("topologyManagerPolicy", "single-numa-node", TOPOLOGY),

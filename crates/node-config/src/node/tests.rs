@@ -60,7 +60,6 @@ fn no_defaults() -> NodeConfig {
 
 /// The agent's part of it.
 fn kubelet_without_defaults() -> KubeletConfiguration {
-    let gates = BTreeMap::from([("HyperVContainer".to_owned(), true)]);
     let texts = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     KubeletConfiguration {
         tls_cert_file: "/crt".into(),
@@ -80,7 +79,7 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         cluster_dns: vec!["10.97.0.10".parse().unwrap()],
         max_pods: 3,
         container_runtime_endpoint: "unix:///cri".into(),
-        feature_gates: gates,
+        feature_gates: BTreeMap::from([("HyperVContainer".to_owned(), true)]),
         pods_per_core: 5,
         system_reserved: texts("cpu", "1"),
         kube_reserved: texts("memory", "1Gi"),
@@ -93,10 +92,7 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         eviction_max_pod_grace_period: 60,
         shutdown_grace_period: "30s".parse().unwrap(),
         shutdown_grace_period_critical_pods: "10s".parse().unwrap(),
-        shutdown_grace_period_by_pod_priority: vec![crate::kubelet::ShutdownGracePeriodByPodPriority {
-            priority: 7,
-            shutdown_grace_period_seconds: 8,
-        }],
+        shutdown_grace_period_by_pod_priority: vec![of_priority(7, 8)],
         static_pod_path: "/manifests".into(),
         volume_plugin_dir: "/flex".into(),
         static_pod_url: "http://10.0.0.9/pods".into(),
@@ -124,6 +120,14 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         provider_id: "cloud://7".into(),
         enable_debugging_handlers: false,
         cgroup_driver: crate::kubelet::CgroupDriver::Systemd,
+        cgroup_root: "/nodes".into(),
+        cgroups_per_qos: false,
+        enforce_node_allocatable: vec!["none".into()],
+        system_reserved_cgroup: "/system".into(),
+        kube_reserved_cgroup: "/kube".into(),
+        pod_pids_limit: 1024,
+        qos_reserved: texts("memory", "50%"),
+        fail_cgroup_v1: true,
         cpu_cfs_quota: false,
         cpu_cfs_quota_period: "20ms".parse().unwrap(),
         memory_swap: crate::kubelet::MemorySwap { swap_behavior: crate::kubelet::SwapBehavior::LimitedSwap },
@@ -138,6 +142,10 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         user_namespaces: crate::kubelet::UserNamespaces { ids_per_pod: crate::kubelet::IdsPerPod(131_072) },
         logging: Logging { verbosity: 4 },
     }
+}
+
+fn of_priority(priority: i32, shutdown_grace_period_seconds: u64) -> crate::kubelet::ShutdownGracePeriodByPodPriority {
+    crate::kubelet::ShutdownGracePeriodByPodPriority { priority, shutdown_grace_period_seconds }
 }
 
 /// The proxy's part of it.

@@ -65,7 +65,7 @@ const fn refused(name: &'static str, why: &'static str) -> Flag {
 use Kind::{List, Map, Switch, Text};
 
 const CADVISOR: &str = "there is no cAdvisor: statistics come from the container runtime and the operating system";
-const CGROUPS: &str = "the agent makes no control groups; the container runtime does";
+const CGROUPS: &str = "whoever starts a program chooses its control group";
 const FORMER: &str = "upstream removed it";
 const LOG: &str = "logs go to standard error or --log-file; MULLION_LOG chooses how much";
 const NETWORK: &str = "the pod network and the service proxy care for it";
@@ -228,17 +228,22 @@ pub(super) const FLAGS: &[Flag] = &[
     idle("authorization-mode", "authorization.mode", Text),
     idle("authorization-webhook-cache-authorized-ttl", "authorization.webhook.cacheAuthorizedTTL", Text),
     idle("authorization-webhook-cache-unauthorized-ttl", "authorization.webhook.cacheUnauthorizedTTL", Text),
-    idle("cgroup-root", "cgroupRoot", Text),
-    idle("cgroups-per-qos", "cgroupsPerQOS", Switch),
+    agent("cgroup-root", "cgroupRoot", Text, "control group below which those of pods are (default: /)"),
+    agent("cgroups-per-qos", "cgroupsPerQOS", Switch, "whether pods have control groups of their own, by their class"),
     idle("contention-profiling", "enableContentionProfiling", Switch),
     idle("cpu-manager-policy", "cpuManagerPolicy", Text),
     idle("cpu-manager-policy-options", "cpuManagerPolicyOptions", Map),
     idle("cpu-manager-reconcile-period", "cpuManagerReconcilePeriod", Text),
     idle("enable-controller-attach-detach", "enableControllerAttachDetach", Switch),
-    idle("enforce-node-allocatable", "enforceNodeAllocatable", List),
+    agent(
+        "enforce-node-allocatable",
+        "enforceNodeAllocatable",
+        List,
+        "for whom limits hold: pods, system-reserved, kube-reserved, either with -compressible, or none",
+    ),
     idle("event-burst", "eventBurst", Text),
     idle("event-qps", "eventRecordQPS", Text),
-    idle("fail-cgroupv1", "failCgroupV1", Switch),
+    agent("fail-cgroupv1", "failCgroupV1", Switch, "refuse machines with control groups of version 1"),
     idle("fail-swap-on", "failSwapOn", Switch),
     idle("hairpin-mode", "hairpinMode", Text),
     idle("image-service-endpoint", "imageServiceEndpoint", Text),
@@ -246,7 +251,7 @@ pub(super) const FLAGS: &[Flag] = &[
     idle("kube-api-burst", "kubeAPIBurst", Text),
     idle("kube-api-content-type", "contentType", Text),
     idle("kube-api-qps", "kubeAPIQPS", Text),
-    idle("kube-reserved-cgroup", "kubeReservedCgroup", Text),
+    agent("kube-reserved-cgroup", "kubeReservedCgroup", Text, "control group that gets what is reserved for the node's own agents"),
     idle("kubelet-cgroups", "kubeletCgroups", Text),
     idle("local-storage-capacity-isolation", "localStorageCapacityIsolation", Switch),
     idle("log-flush-frequency", "logging.flushFrequency", Text),
@@ -261,9 +266,9 @@ pub(super) const FLAGS: &[Flag] = &[
     idle("memory-manager-policy", "memoryManagerPolicy", Text),
     idle("oom-score-adj", "oomScoreAdj", Text),
     idle("pod-cidr", "podCIDR", Text),
-    idle("pod-max-pids", "podPidsLimit", Text),
+    agent("pod-max-pids", "podPidsLimit", Text, "most processes of a pod; -1 for no such bound"),
     idle("protect-kernel-defaults", "protectKernelDefaults", Switch),
-    idle("qos-reserved", "qosReserved", Map),
+    agent("qos-reserved", "qosReserved", Map, "how much of what better pods request worse ones do not get, as memory=50%"),
     idle("read-only-port", "readOnlyPort", Text),
     idle("reserved-cpus", "reservedSystemCPUs", Text),
     idle("reserved-memory", "reservedMemory", List),
@@ -271,7 +276,7 @@ pub(super) const FLAGS: &[Flag] = &[
     idle("runtime-request-timeout", "runtimeRequestTimeout", Text),
     idle("streaming-connection-idle-timeout", "streamingConnectionIdleTimeout", Text),
     idle("system-cgroups", "systemCgroups", Text),
-    idle("system-reserved-cgroup", "systemReservedCgroup", Text),
+    agent("system-reserved-cgroup", "systemReservedCgroup", Text, "control group that gets what is reserved for the system"),
     idle("topology-manager-policy", "topologyManagerPolicy", Text),
     idle("topology-manager-policy-options", "topologyManagerPolicyOptions", Map),
     idle("topology-manager-scope", "topologyManagerScope", Text),

@@ -1,0 +1,172 @@
+//! Control groups of pods, on the kernel's own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, container};
+
+/// How many processes a pod of this node may have (`podPidsLimit`).
+pub const PIDS: u32 = 64;
+
+/// The directories of a pod's group: by its class, `""` for Guaranteed.
+fn directories(class: &str, uid: &str) -> Vec<PathBuf> {
+    let hierarchies: Vec<PathBuf> = match PathBuf::from("/sys/fs/cgroup/cgroup.controllers").exists() {
+        true => vec!["/sys/fs/cgroup".into()],
+        false => {
+            let all = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten();
+            // Controllers' own names are links to their hierarchies.
+            all.filter(|entry| entry.file_type().unwrap().is_dir()).map(|entry| entry.path()).collect()
+        }
+    };
+    hierarchies.into_iter().map(|mount| mount.join("kubepods").join(class).join(format!("pod{uid}"))).collect()
+}
+
+/// A value of a pod's group, in version 1 or 2.
+fn value(groups: &[PathBuf], v1: &str, v2: &str) -> String {
+    let file = groups.iter().flat_map(|group| [group.join(v1), group.join(v2)]).find(|file| file.exists());
+    std::fs::read_to_string(file.unwrap_or_else(|| panic!("no {v1} in {groups:?}"))).unwrap().trim().to_owned()
+}
+
+async fn uid(cluster: &Cluster, pod: &str) -> String {
+    cluster.pods().get(pod).await.unwrap().metadata.uid.unwrap()
+}
+
+fn memory(groups: &[PathBuf]) -> String {
+    value(groups, "memory.limit_in_bytes", "memory.max")
+}
+
+pub async fn pods_have_groups_of_their_own_that_are_gone_after_them(cluster: Arc<Cluster>) {
+    let full = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}});
+    let part = |name: &str, resources: Value| json!({"name": name, "command": ["sleep", "1000"], "resources": resources});
+    let two = json!({"containers": [part("a", full("100m", "16Mi")), part("b", full("200m", "32Mi"))]});
+    let burstable = json!({"containers": [part("c", json!({"requests": {"cpu": "300m"}}))]});
+    let effortless = json!({"containers": [part("c", json!({}))]});
+    for (pod, class, spec) in [("grouped", "", two), ("grouped-burstable", "burstable", burstable), ("grouped-besteffort", "besteffort", effortless)]
+    {
+        cluster.pod(pod, spec).await;
+        cluster.until_ready(pod).await;
+        let groups = directories(class, &uid(&cluster, pod).await);
+        let missing: Vec<_> = groups.iter().filter(|group| !group.is_dir()).collect();
+        assert!(missing.is_empty(), "{pod}: {missing:?}");
+        // Its processes are in groups below it.
+        let id = cluster.exec(pod, if pod == "grouped" { "a" } else { "c" }, "echo reached").await;
+        assert_eq!(id, "reached\n");
+        let inside = groups.iter().any(|group| std::fs::read_dir(group).unwrap().flatten().filter(|entry| entry.path().is_dir()).count() >= 2);
+        assert!(inside, "{pod}: sandbox and container are elsewhere");
+        match class {
+            "" => {
+                assert_eq!(memory(&groups), (48 << 20).to_string(), "the sum of its containers");
+                assert!(value(&groups, "cpu.cfs_quota_us", "cpu.max").starts_with("30000"));
+            }
+            "burstable" => assert!(["307", "12"].contains(&value(&groups, "cpu.shares", "cpu.weight").as_str())),
+            _ => assert!(["2", "1"].contains(&value(&groups, "cpu.shares", "cpu.weight").as_str())),
+        }
+        assert_eq!(value(&groups, "pids.max", "pids.max"), PIDS.to_string());
+        cluster.delete(pod).await;
+        cluster.until_gone(pod).await;
+        let left: Vec<_> = groups.iter().filter(|group| group.exists()).collect();
+        assert!(left.is_empty(), "{pod}: {left:?}");
+    }
+}
+
+pub async fn a_fork_bomb_ends_at_the_pods_number_of_processes(cluster: Arc<Cluster>) {
+    let bomb = "i=0; while [ $i -lt 500 ]; do sleep 1000 & i=$((i + 1)); done; sleep 1000";
+    // A shell that cannot fork ends, and starts again.
+    let spec = json!({"containers": [{"name": "c", "command": ["sh", "-c", bomb]}, {"name": "other", "command": ["sleep", "1000"]}]});
+    cluster.pod("bomb", spec).await;
+    let uid = uid(&cluster, "bomb").await;
+    let groups = directories("besteffort", &uid);
+    let files = || groups.iter().map(|group| group.join("pids.current")).find(|file| file.exists());
+    let mut most = 0;
+    cluster
+        .until("the pod to be full", async || {
+            let Some(file) = files() else { return Err("no group".to_owned()) };
+            let now: u32 = std::fs::read_to_string(file).unwrap_or_default().trim().parse().unwrap_or(0);
+            assert!(now <= PIDS, "{now} processes");
+            most = most.max(now);
+            if most == PIDS { Ok(()) } else { Err(format!("{now} processes, {most} at most")) }
+        })
+        .await;
+    cluster.delete("bomb").await;
+    cluster.until_gone("bomb").await;
+    assert_eq!(files(), None);
+}
+
+pub async fn a_pods_memory_limit_holds_for_its_containers_together(cluster: Arc<Cluster>) {
+    // Each may have all of it, and both have more.
+    let part = |name: &str| json!({"name": name, "command": ["sh", "-c", "head -c 24m /dev/zero | tail | sleep 1000"]});
+    let spec = json!({
+        "restartPolicy": "Never",
+        "resources": {"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": "32Mi"}},
+        "containers": [part("a"), part("b")],
+    });
+    cluster.pod("together", spec).await;
+    let uid = uid(&cluster, "together").await;
+    let groups = directories("burstable", &uid);
+    cluster
+        .until("a process to be killed for the pod's memory", async || {
+            let file = groups.iter().flat_map(|group| [group.join("memory.failcnt"), group.join("memory.events")]).find(|file| file.exists());
+            let text = file.map(|file| std::fs::read_to_string(file).unwrap_or_default()).unwrap_or_default();
+            let hits = text.trim().parse::<u64>().ok().or_else(|| text.lines().find_map(|line| line.strip_prefix("max ")?.parse().ok()));
+            if hits.is_some_and(|hits| hits > 0) { Ok(()) } else { Err(format!("{text:?}")) }
+        })
+        .await;
+    assert_eq!(memory(&groups), (32 << 20).to_string());
+    let peak = value(&groups, "memory.max_usage_in_bytes", "memory.peak").parse::<u64>().unwrap();
+    assert!(peak <= 32 << 20, "{peak} bytes");
+    cluster.delete("together").await;
+    cluster.until_gone("together").await;
+}
+
+pub async fn a_resized_pods_group_has_the_new_limits(cluster: Arc<Cluster>) {
+    let resources = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory}});
+    cluster.pod("regrouped", json!({"containers": [{"name": "c", "command": ["sleep", "1000"], "resources": resources("100m", "32Mi")}]})).await;
+    cluster.until_ready("regrouped").await;
+    let groups = directories("", &uid(&cluster, "regrouped").await);
+    for (cpu, size, quota) in [("200m", "48Mi", "20000"), ("100m", "24Mi", "10000")] {
+        let patch = json!({"spec": {"containers": [{"name": "c", "resources": resources(cpu, size)}]}}).to_string();
+        crate::cluster::kubectl(&["patch", "pod", "regrouped", "--subresource", "resize", "--patch", &patch]).await.unwrap();
+        let resized = |status: &Value| container(status, "c")["resources"]["limits"] == json!({"cpu": cpu, "memory": size});
+        cluster.until_status("regrouped", "the new limits", resized).await;
+        let bytes = size.trim_end_matches("Mi").parse::<u64>().unwrap() << 20;
+        cluster
+            .until("the limits of the pod's group", async || {
+                let now = (memory(&groups), value(&groups, "cpu.cfs_quota_us", "cpu.max"));
+                if now.0 == bytes.to_string() && now.1.starts_with(quota) { Ok(()) } else { Err(format!("{now:?}")) }
+            })
+            .await;
+    }
+    cluster.delete("regrouped").await;
+    cluster.until_gone("regrouped").await;
+}
+
+pub async fn groups_are_gone_of_pods_that_end_while_no_agent_runs(cluster: Arc<Cluster>) {
+    cluster.pod("orphaned", json!({"containers": [{"name": "c", "command": ["sleep", "1000"]}]})).await;
+    cluster.until_ready("orphaned").await;
+    let orphaned = directories("besteffort", &uid(&cluster, "orphaned").await);
+    cluster.pod("finished", json!({"restartPolicy": "Never", "containers": [{"name": "c", "command": ["true"]}]})).await;
+    cluster.until_phase("finished", "Succeeded").await;
+    let finished = directories("besteffort", &uid(&cluster, "finished").await);
+    let gone = |groups: &[PathBuf]| {
+        let left: Vec<_> = groups.iter().filter(|group| group.exists()).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    };
+    cluster.until("the end of the group of a pod that has ended", async || gone(&finished)).await;
+    cluster.node.kill();
+    cluster.delete("orphaned").await;
+    // A process that no runtime knows, in the group of a pod that nobody knows.
+    let stray = directories("besteffort", "00000000-dead-dead-dead-000000000000");
+    stray.iter().for_each(|group| std::fs::create_dir_all(group).unwrap());
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let group = stray.iter().find(|group| group.join("pids.current").exists()).unwrap();
+    std::fs::write(group.join("cgroup.procs"), process.id().to_string()).unwrap();
+    cluster.node.start();
+    cluster.until_gone("orphaned").await;
+    cluster.until("the end of groups that no pod has", async || gone(&orphaned).and_then(|()| gone(&stray))).await;
+    let status = process.wait().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    cluster.delete("finished").await;
+    cluster.until_gone("finished").await;
+}
