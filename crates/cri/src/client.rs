@@ -271,6 +271,10 @@ calls! {
     runtime.pod_sandbox_stats = "PodSandboxStats"(PodSandboxStatsRequest) -> v1::PodSandboxStats = stats "stats";
     /// Usage of the sandboxes that match.
     runtime.list_pod_sandbox_stats = "ListPodSandboxStats"(ListPodSandboxStatsRequest) -> Vec<v1::PodSandboxStats> = stats;
+    /// The names of the metrics that the runtime has of sandboxes and containers.
+    runtime.list_metric_descriptors = "ListMetricDescriptors"(ListMetricDescriptorsRequest) -> Vec<v1::MetricDescriptor> = descriptors;
+    /// Their values.
+    runtime.list_pod_sandbox_metrics = "ListPodSandboxMetrics"(ListPodSandboxMetricsRequest) -> Vec<v1::PodSandboxMetrics> = pod_metrics;
     /// Images on the node.
     images.list_images = "ListImages"(ListImagesRequest) -> Vec<v1::Image> = images;
     /// One image; `image` is empty when the node does not have it.

@@ -1,5 +1,5 @@
 //! What differs between operating systems, behind small ports: files of a node's root by typed
-//! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its size and load ([`Machine`], [`Load`]), its routes ([`Routes`]) and
+//! pod paths ([`HostRoot`]), facts about the machine ([`HostFacts`]), its size and load ([`Machine`], [`Load`], [`Counters`]), its routes ([`Routes`]) and
 //! addresses of its interfaces ([`Addresses`]), its event log ([`EventLog`]), and text as its users write it ([`decode_text`]).
 
 mod addresses;
@@ -21,7 +21,7 @@ pub use event_log::WindowsEventLog;
 pub use event_log::{EventLog, LoggedEvent};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
-pub use machine::{Available, Load, Machine};
+pub use machine::{Available, Counters, Load, Machine, Traffic};
 #[cfg(target_os = "linux")]
 pub use process::end_process;
 pub use root::{

@@ -1,8 +1,12 @@
 //! Size and load of the machine: processors, memory, huge pages, processes (upstream gets them from cAdvisor on Linux and from
 //! pkg/kubelet/winstats on Windows).
 
+mod counters;
+
 use std::collections::BTreeMap;
 use std::io;
+
+pub use counters::{Counters, Traffic};
 
 #[cfg(not(windows))]
 #[path = "machine/linux.rs"]

@@ -464,6 +464,21 @@ impl HostRoot {
         self.root(path)?.space(path.components()).map_err(error("measure", path))
     }
 
+    /// What a file takes on its file system, links inside the root followed. Nothing there takes nothing.
+    pub fn usage_of_file(&self, path: &PodPath) -> Result<Usage, HostError> {
+        let found = match self.resolve(path) {
+            Ok(found) => found,
+            Err(error) if error.is_not_found() => return Ok(Usage::default()),
+            Err(error) => return Err(error),
+        };
+        let metadata = found.handle.metadata().map_err(|source| HostError::Io { operation: "measure", path: path.to_string(), source })?;
+        #[cfg(unix)]
+        let bytes = std::os::unix::fs::MetadataExt::blocks(&metadata).saturating_mul(512);
+        #[cfg(not(unix))]
+        let bytes = metadata.len();
+        Ok(Usage { bytes, inodes: 1 })
+    }
+
     /// What a directory and everything below it take on its own file system. Links are not followed, and mounts below it do not count.
     /// Nothing there takes nothing.
     pub fn usage(&self, path: &PodPath) -> Result<Usage, HostError> {

@@ -31,6 +31,7 @@ use crate::images::Images;
 use crate::images::node_keyring::NodeKeyring;
 use crate::images::providers::Providers;
 use crate::images::records::Records;
+use crate::node::NodeFacts;
 use crate::pod::explain::Explanation;
 use crate::probes::counts::Counts;
 use crate::services;
@@ -60,6 +61,11 @@ pub(crate) struct Agent {
     /// The agent's directory on the node.
     pub dir: PodPath,
     pub host_ips: Vec<String>,
+    pub facts: Arc<NodeFacts>,
+    /// The node is the machine that we run on.
+    pub is_machine: bool,
+    /// Processor time when it was last asked for.
+    pub rates: Mutex<crate::stats::Rates>,
     pub allocatable: Amounts,
     pub images: Arc<Images>,
     /// With which credentials images came.
@@ -104,6 +110,8 @@ pub(crate) struct Agent {
     pub ends: Ends,
     /// How often it did.
     pub counts: NodeCounts,
+    /// When the loop that starts and informs workers last came round.
+    pub turned: Mutex<Instant>,
 }
 
 /// The workers by pod UID.
@@ -120,6 +128,11 @@ struct Hand {
 
 /// How long a worker may take to explain its pod; one that waits for the runtime answers later.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often the loop of workers comes round at least, and how long it may stay away before the agent is not healthy: two rounds of looks at
+/// pods, and five minutes at least (upstream `SyncLoopHealthCheck`).
+const TURN: Duration = Duration::from_secs(30);
+const AWAY: Duration = Duration::from_secs(300);
 
 /// What a worker says of its pod.
 pub(crate) enum Explained {
@@ -234,6 +247,12 @@ pub(crate) fn key(pod: &Pod) -> Key {
 }
 
 impl Agent {
+    /// Whether the loop that starts and informs workers still comes round.
+    pub(crate) fn turns(&self) -> bool {
+        let turned = *self.turned.lock().unwrap_or_else(PoisonError::into_inner);
+        turned.elapsed() <= AWAY.max(self.polls.pod.saturating_mul(2))
+    }
+
     /// Pods that hold resources, but for one.
     pub(crate) fn admitted(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {
         self.admitted.lock().unwrap_or_else(PoisonError::into_inner)
@@ -302,8 +321,11 @@ impl Agent {
     /// Starts and informs workers until the channel closes.
     pub(crate) async fn dispatch(self: Arc<Self>, mut changes: mpsc::UnboundedReceiver<PodChange>) {
         let mut tasks = JoinSet::new();
+        let mut turns = tokio::time::interval(TURN);
         loop {
+            *self.turned.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             tokio::select! {
+                _ = turns.tick() => {}
                 change = changes.recv() => match change {
                     Some(change) => self.inform(&mut tasks, change),
                     None => return,

@@ -387,6 +387,9 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         root: config.root.clone(),
         dir: ground.dir,
         host_ips: ground.facts.addresses.clone(),
+        facts: ground.facts.clone(),
+        is_machine: config.is_machine,
+        rates: Mutex::default(),
         allocatable: ground.facts.allocatable.clone(),
         images: ground.images,
         records: ground.records,
@@ -419,6 +422,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         goes_down: ground.goes_down.subscribe(),
         ends: watch::Sender::default(),
         counts: crate::counts::Counts::default(),
+        turned: Mutex::new(std::time::Instant::now()),
     });
     tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
     make_room(config, &agent, ground.pressures, tasks);

@@ -7,10 +7,13 @@
 //! enough for them.
 
 mod auth;
+mod cadvisor;
 mod explanation;
 mod handlers;
 mod hcn_calls;
+mod health;
 mod metrics;
+mod running;
 mod streams;
 
 use std::convert::Infallible;
@@ -156,6 +159,9 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
             _ => text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
         };
     }
+    if let Some(container) = path.strip_prefix("/run/").filter(|_| request.method() == Method::POST) {
+        return running::run(server, container, request.uri().query().unwrap_or_default()).await;
+    }
     if let Some(container) = path.strip_prefix("/checkpoint/").filter(|_| request.method() == Method::POST) {
         return handlers::checkpoint(server, container);
     }
@@ -179,10 +185,9 @@ pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> 
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let service = |request: Request<Incoming>| async move {
-        match request.uri().path() {
-            "/healthz" => text(StatusCode::OK, "ok"),
-            _ => text(StatusCode::NOT_FOUND, "404 page not found"),
-        }
+        // As upstream's, it says that the process answers and no more.
+        let uri = request.uri();
+        health::answer(uri.path(), uri.query().unwrap_or_default(), &[health::PING])
     };
     match listen::serve_http(listener, HEALTHZ_LIMITS, service).await {}
 }

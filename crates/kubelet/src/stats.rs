@@ -1,7 +1,9 @@
 //! `/stats/summary` and `/metrics`: what the runtime measures, and counts of our own.
 
+mod node;
 mod started;
 mod summary;
+pub(crate) mod usage;
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +14,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::agent::Agent;
+pub(crate) use node::Rates;
 pub(crate) use started::Started;
-pub(crate) use summary::{Detail, summary};
+pub(crate) use summary::{Detail, container_stats, summary};
 
 /// The agent's own metrics, and those of its watches.
 pub(crate) fn registry(agent: &Arc<Agent>) -> Registry {

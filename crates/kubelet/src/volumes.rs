@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use host::{Hold, HostError, HostRoot, PathError, PodPath};
+use host::{Hold, HostError, HostRoot, PathError, PodPath, Usage};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use tokio_util::sync::CancellationToken;
 
@@ -112,9 +112,23 @@ impl PodDirs {
         self.pod.join(DEVICES)
     }
 
-    /// Where a volume emptyDir is.
-    pub(crate) fn empty_dir(&self, name: &str) -> Result<PodPath, PathError> {
-        self.volume("kubernetes.io~empty-dir", name)
+    /// Where a volume is that is measured by its files, and whether it counts to the local storage of its pod (upstream
+    /// `IsLocalEphemeralVolume`): what is in memory does not.
+    pub(crate) fn measured(&self, volume: &Volume) -> Result<Option<(PodPath, bool)>, PathError> {
+        let Some(plugin) = local::plugin(volume) else { return Ok(None) };
+        let on_disk = volume.empty_dir.as_ref().is_some_and(|source| source.medium.as_deref().is_none_or(str::is_empty));
+        Ok(Some((self.volume(plugin, &volume.name)?, on_disk || volume.config_map.is_some())))
+    }
+
+    /// What the agent's own files for the pod take: termination messages and the hosts file.
+    pub(crate) fn own_usage(&self, root: &HostRoot) -> Result<Usage, HostError> {
+        let (messages, hosts) = (root.usage(&self.pod.join("containers")?)?, root.usage_of_file(&self.hosts()?)?);
+        Ok(Usage { bytes: messages.bytes.saturating_add(hosts.bytes), inodes: messages.inodes.saturating_add(hosts.inodes) })
+    }
+
+    /// The pod's hosts file.
+    pub(crate) fn hosts(&self) -> Result<PodPath, PathError> {
+        self.pod.join("etc-hosts")
     }
 
     fn volume(&self, plugin: &str, name: &str) -> Result<PodPath, PathError> {

@@ -1,5 +1,7 @@
 //! The node agent as a whole: API server real, runtime in memory, one simulated Windows node.
 
+#[path = "agent/access.rs"]
+mod access;
 #[path = "agent/adoption.rs"]
 mod adoption;
 #[path = "agent/certificates.rs"]
@@ -39,6 +41,8 @@ mod settings;
 mod shutdown;
 #[path = "agent/static_pods.rs"]
 mod static_pods;
+#[path = "agent/stats.rs"]
+mod stats;
 #[path = "agent/users.rs"]
 mod users;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::{fs, io};
 
-use super::{Available, Load, Machine};
+use super::{Available, Counters, Load, Machine, Traffic};
 
 /// The kernel's bound on process ids where it says none.
 const PID_MAX: u64 = 32_768;
@@ -25,6 +25,39 @@ pub(super) fn load() -> io::Result<Load> {
     let capacity = most.into_iter().flatten().min().unwrap_or(PID_MAX);
     let running = running(&fs::read_to_string("/proc/loadavg")?).ok_or_else(|| wrong("/proc/loadavg"))?;
     Ok(Load { memory, pids: Some(Available { capacity, available: capacity.saturating_sub(running) }) })
+}
+
+pub(super) fn counters() -> io::Result<Counters> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let memory = available(&fs::read_to_string("/proc/meminfo")?).ok_or_else(|| wrong("/proc/meminfo"))?;
+    Ok(Counters {
+        cpu_nanos: worked(&stat).ok_or_else(|| wrong("/proc/stat"))?,
+        working_set: memory.capacity.saturating_sub(memory.available),
+        available: memory.available,
+        interfaces: traffic(&fs::read_to_string("/proc/net/dev")?),
+        started: stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok()).ok_or_else(|| wrong("/proc/stat"))?,
+    })
+}
+
+/// Nanoseconds of the first line of /proc/stat but for those in which processors had nothing to do: ticks of user, nice, system, idle,
+/// iowait, irq, softirq and steal.
+fn worked(stat: &str) -> Option<u64> {
+    const TICK: u64 = 10_000_000;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line.split_whitespace().take(8).map(|word| word.parse().ok()).collect::<Option<_>>()?;
+    let idle = ticks.get(3..5)?.iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
+    Some(ticks.iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks)).saturating_sub(idle).saturating_mul(TICK))
+}
+
+/// Interfaces of /proc/net/dev but for the loopback.
+fn traffic(text: &str) -> Vec<Traffic> {
+    let of = |line: &str| {
+        let (name, numbers) = line.split_once(':')?;
+        let numbers: Vec<u64> = numbers.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let four = |at: usize| numbers.get(at..at + 4)?.try_into().ok();
+        Some(Traffic { name: name.trim().to_owned(), received: four(0)?, sent: four(8)? })
+    };
+    text.lines().skip(2).filter_map(of).filter(|own| own.name != "lo").collect()
 }
 
 fn wrong(path: &str) -> io::Error {
@@ -82,6 +115,18 @@ mod tests {
         assert!(load.memory.available > 0 && load.memory.available < load.memory.capacity, "{load:?}");
         let pids = load.pids.unwrap();
         assert!(pids.available > 0 && pids.available < pids.capacity, "{load:?}");
+    }
+
+    #[test]
+    fn this_machine_counts_since_its_start() {
+        let (before, now) = (counters().unwrap(), std::time::SystemTime::now());
+        let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        assert!(before.started > 1_600_000_000 && before.started <= now + 1, "{before:?}");
+        assert!(before.cpu_nanos > 0 && before.working_set > 0 && before.available > 0, "{before:?}");
+        assert_eq!(worked("cpu  10 1 5 1000 7 2 3 1 99 99\ncpu0 1 1 1 1\n"), Some(220_000_000));
+        assert_eq!(worked("cpu  10 x 5 1000 7 2 3 1\n"), None);
+        let dev = "a\nb\n  lo: 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\neth0: 9 8 7 6 0 0 0 0 5 4 3 2 0 0 0 0\n bad: 1\n";
+        assert_eq!(traffic(dev), [Traffic { name: "eth0".into(), received: [9, 8, 7, 6], sent: [5, 4, 3, 2] }]);
     }
 
     #[test]

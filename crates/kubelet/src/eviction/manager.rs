@@ -218,10 +218,12 @@ fn add(seen: &mut Observations, space: Option<Space>, bytes: Signal, inodes: Sig
 fn with_files(root: &HostRoot, agent_dir: &PodPath, pod: &Pod, mut used: PodUse) -> Result<PodUse, HostError> {
     let dirs = PodDirs::new(root, agent_dir, pod)?;
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let Some(source) = &volume.empty_dir else { continue };
-        let usage = root.usage(&dirs.empty_dir(&volume.name)?)?;
-        used.empty_dirs.insert(volume.name.clone(), usage.bytes);
-        if source.medium.as_deref().is_none_or(str::is_empty) {
+        let Some((path, is_local)) = dirs.measured(volume)?.filter(|(_, is_local)| *is_local || volume.empty_dir.is_some()) else { continue };
+        let usage = root.usage(&path)?;
+        if volume.empty_dir.is_some() {
+            used.empty_dirs.insert(volume.name.clone(), usage.bytes);
+        }
+        if is_local {
             used.local = used.local.saturating_add(usage.bytes);
             used.local_inodes = used.local_inodes.saturating_add(usage.inodes);
         }
@@ -231,7 +233,7 @@ fn with_files(root: &HostRoot, agent_dir: &PodPath, pod: &Pod, mut used: PodUse)
         container.logs = usage.bytes;
         used.local_inodes = used.local_inodes.saturating_add(usage.inodes);
     }
-    let own = root.usage(&dirs.pod.join("containers")?)?;
+    let own = dirs.own_usage(root)?;
     used.local = used.local.saturating_add(own.bytes);
     used.local_inodes = used.local_inodes.saturating_add(own.inodes);
     Ok(used)

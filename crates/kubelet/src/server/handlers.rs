@@ -21,7 +21,7 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Body, Server, explanation, hcn_calls, json as answer_json, metrics, text};
+use super::{Body, Server, cadvisor, explanation, hcn_calls, health, json as answer_json, metrics, running, text};
 use crate::error::RuntimeError;
 use crate::logs::{self, Filter, Options};
 use crate::node_logs;
@@ -53,18 +53,17 @@ enum LogError {
 pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format: Format) -> Response<Body> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match parts.as_slice() {
-        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
+        ["healthz", ..] => health::answer(path, query, &health::checks(&server.agent)),
+        ["runningpods"] => running::pods(server).await,
         ["pods"] => pods(server),
         ["configz"] => answer_json(&server.configz),
         ["debug", "hcn"] => match &server.hcn {
             Some(client) => answer_json(&hcn_calls::document(&client.snapshot())),
             None => text(StatusCode::NOT_FOUND, "this node has no Host Networking Service"),
         },
-        ["stats", "summary"] => match stats::summary(&server.agent, detail(query)).await {
-            Ok(summary) => answer_json(&summary),
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-        },
+        ["stats", "summary"] => answer_json(&stats::summary(&server.agent, detail(query)).await),
         ["metrics"] => answer_metrics(exposition::encode(&server.metrics, format), format),
+        ["metrics", "cadvisor"] => cadvisor::serve(&server.agent, format).await,
         ["metrics", "probes"] => answer_metrics(exposition::encode(&server.agent.probes.registry, format), format),
         ["metrics", "resource"] => answer_metrics(metrics::resource(server, format).await, format),
         ["explain", ns, pod] => match explanation::document(&server.agent, &cluster::Key::new(*ns, *pod)).await {
@@ -117,7 +116,7 @@ fn pods(server: &Server) -> Response<Body> {
 }
 
 /// One value of a query string, decoded.
-fn parameter(query: &str, name: &str) -> Option<String> {
+pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
     let pair = query.split('&').filter_map(|p| p.split_once('=')).find(|(k, _)| *k == name)?;
     let plus = pair.1.replace('+', " ");
     percent_encoding::percent_decode_str(&plus).decode_utf8().ok().map(|v| v.into_owned())

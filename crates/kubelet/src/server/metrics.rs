@@ -56,15 +56,15 @@ impl Row {
 /// The document; it reports a runtime that does not answer.
 pub(super) async fn resource(server: &Server, format: Format) -> String {
     let agent = &server.agent;
-    let (all, summary) =
-        tokio::join!(agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }), stats::summary(agent, stats::Detail::Usage));
-    let (Ok(all), Ok(summary)) = (all, summary) else {
-        return Document { rows: Vec::new(), node: Usage::default(), failed: true, format }.render();
-    };
+    let ((all, failed), summary) = tokio::join!(stats::container_stats(agent), stats::summary(agent, stats::Detail::Usage));
     let mut rows: Vec<Row> = all.iter().map(|stats| row(stats, &summary)).collect();
     rows.sort_by(|a, b| (&a.namespace, &a.pod, &a.container).cmp(&(&b.namespace, &b.pod, &b.container)));
-    let node = node(&rows, &summary, jiff::Timestamp::now().as_millisecond());
-    Document { rows, node, failed: false, format }.render()
+    let now = jiff::Timestamp::now().as_millisecond();
+    // The sum of pods stands for a simulated host: without them it would fall to nothing.
+    let is_known = agent.is_machine || !failed;
+    let node = if is_known { node(&summary, now) } else { Usage::default() };
+    let swap = summary["node"]["swap"]["swapUsageBytes"].as_u64().map(|bytes| (bytes, now));
+    Document { rows, node, swap, failed, format }.render()
 }
 
 fn millis(nanos: i64) -> i64 {
@@ -89,9 +89,8 @@ fn start(summary: &Value, namespace: &str, pod: &str, container: &str) -> Option
     Some(time.as_millisecond() as f64 / 1e3)
 }
 
-/// The node's own usage, measured when its containers were.
-fn node(rows: &[Row], summary: &Value, now: i64) -> Usage {
-    let at = rows.iter().filter_map(|row| row.usage.cpu).map(|(_, at)| at).max().unwrap_or(now);
+/// The node's own usage.
+fn node(summary: &Value, at: i64) -> Usage {
     let cpu = summary["node"]["cpu"]["usageCoreNanoSeconds"].as_u64();
     let memory = summary["node"]["memory"]["workingSetBytes"].as_u64();
     Usage { cpu: cpu.map(|nanos| (nanos as f64 / 1e9, at)), memory: memory.map(|bytes| (bytes, at)) }
@@ -102,6 +101,8 @@ fn node(rows: &[Row], summary: &Value, now: i64) -> Usage {
 struct Document {
     rows: Vec<Row>,
     node: Usage,
+    /// Bytes of the node's swap that are used, and when.
+    swap: Option<(u64, i64)>,
     failed: bool,
     format: Format,
 }
@@ -176,6 +177,10 @@ impl Collector for Document {
         gauges(encoder, "container_start_time_seconds", help, &starts)?;
         self.cpu(encoder, "node_cpu_usage_seconds", "node", &node)?;
         self.memory(encoder, "node_memory_working_set_bytes", "node", &node)?;
+        if let Some((value, millis)) = self.swap {
+            let help = "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems";
+            gauges(encoder, "node_swap_usage_bytes", help, &[(&Labels::new(), At { value, millis, format: self.format })])?;
+        }
         self.cpu(encoder, "pod_cpu_usage_seconds", "pod", &pods)?;
         self.memory(encoder, "pod_memory_working_set_bytes", "pod", &pods)?;
         let help = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise";
@@ -200,8 +205,8 @@ mod tests {
         };
         let rows = [row("a", 0.5, 1000), row("b", 1.25, 1001)];
         let summary = json!({"node": {"cpu": {"usageCoreNanoSeconds": 1_750_000_000u64}, "memory": {"workingSetBytes": 4096}}});
-        let node = node(&rows, &summary, 5);
-        let text = Document { rows: rows.into(), node, failed: false, format: Format::Text }.render();
+        let node = node(&summary, 1001);
+        let text = Document { rows: rows.into(), node, swap: Some((5, 1001)), failed: false, format: Format::Text }.render();
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(
             samples,
@@ -213,6 +218,7 @@ mod tests {
                 r#"container_start_time_seconds{container="a",namespace="ns",pod="p"} 12.5"#,
                 "node_cpu_usage_seconds_total 1.75 1001",
                 "node_memory_working_set_bytes 4096 1001",
+                "node_swap_usage_bytes 5 1001",
                 r#"pod_cpu_usage_seconds_total{namespace="ns",pod="p"} 1.75 1001"#,
                 r#"pod_memory_working_set_bytes{namespace="ns",pod="p"} 2048 1001"#,
                 "resource_scrape_error 0",
@@ -226,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_silent_runtime_is_an_error_of_the_scrape() {
-        let text = Document { rows: Vec::new(), node: Usage::default(), failed: true, format: Format::Text }.render();
+        let text = Document { rows: Vec::new(), node: Usage::default(), swap: None, failed: true, format: Format::Text }.render();
         assert_eq!(text.lines().last(), Some("resource_scrape_error 1"));
         assert!(!text.contains("node_cpu"));
     }

@@ -182,7 +182,7 @@ fn has_tty(spec: &k8s_openapi::api::core::v1::PodSpec, container: &str) -> bool 
 }
 
 /// The newest running container of a name.
-async fn running(cri: &cri::Client, uid: String, container: &str) -> Result<Option<String>, RuntimeError> {
+pub(super) async fn running(cri: &cri::Client, uid: String, container: &str) -> Result<Option<String>, RuntimeError> {
     let filter = v1::ContainerFilter {
         label_selector: HashMap::from([(POD_UID.to_owned(), uid), (CONTAINER_NAME.to_owned(), container.to_owned())]),
         state: Some(v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 }),

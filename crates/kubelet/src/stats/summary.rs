@@ -2,10 +2,11 @@
 //! node holds them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
+use futures::StreamExt as _;
 use host::{HostError, HostRoot, PodPath, Space, Usage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -13,6 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 use thiserror_ext::AsReport as _;
 
+use super::node::{self, Machine, OfPods, Rates};
+use super::usage::Memory;
 use crate::agent::Agent;
 use crate::volumes::PodDirs;
 
@@ -30,10 +33,8 @@ pub(crate) enum Detail {
 struct Files {
     /// Logs by container.
     logs: BTreeMap<String, Usage>,
-    /// Volumes emptyDir by name.
-    empty_dirs: BTreeMap<String, Usage>,
-    /// Those of them that are in memory.
-    in_memory: Vec<String>,
+    /// Volumes by name, and whether each counts to the pod's local storage.
+    volumes: BTreeMap<String, (Usage, bool)>,
     /// The agent's own files for the pod.
     own: Usage,
 }
@@ -52,24 +53,43 @@ struct Input<'a> {
     files: Option<BTreeMap<String, Files>>,
     /// File system of the agent's directory, with logs and volumes.
     space: Option<Space>,
+    /// What the runtime says of images, and their file system.
+    images: Option<(v1::FilesystemUsage, Option<Space>)>,
+    machine: Machine,
+    /// Pods as their control groups measure them.
+    groups: OfPods,
 }
 
-/// Node and pods with the usage that the runtime reports; the node's own is the sum of its pods, since its start is the agent's.
-pub(crate) async fn summary(agent: &Agent, detail: Detail) -> Result<Value, cri::Error> {
-    let containers = agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }).await?;
+/// Node and pods. What cannot be measured is left out and logged, and the rest shown.
+pub(crate) async fn summary(agent: &Arc<Agent>, detail: Detail) -> Value {
+    let all = detail == Detail::All;
+    let (containers, _) = container_stats(agent).await;
     let uids: Vec<&str> = containers.iter().map(|stats| label(stats, POD_UID)).collect();
     let pods = agent.all_pods().into_iter().filter_map(|pod| Some((pod.metadata.uid.clone()?, pod)));
     let pods: BTreeMap<String, Arc<Pod>> = pods.filter(|(uid, _)| uids.contains(&uid.as_str())).collect();
-    let (mut sandboxes, mut files, mut space) = (Vec::new(), None, None);
-    if detail == Detail::All {
+    let (mut sandboxes, mut images) = (Vec::new(), None);
+    if all {
+        let info = agent.cri.image_fs_info(v1::ImageFsInfoRequest {});
+        let networks = agent.cri.list_pod_sandbox_stats(v1::ListPodSandboxStatsRequest { filter: None });
+        let (networks, info) = tokio::join!(networks, info);
         // Runtimes before containerd 1.6 have none.
-        sandboxes = agent.cri.list_pod_sandbox_stats(v1::ListPodSandboxStatsRequest { filter: None }).await.unwrap_or_default();
-        let (root, dir, of) = (agent.root.clone(), agent.dir.clone(), pods.clone());
-        (files, space) = tokio::task::spawn_blocking(move || (Some(measure(&root, &dir, &of)), root.space(&dir).ok())).await.unwrap_or_default();
+        sandboxes = networks.unwrap_or_default();
+        let info = info.inspect_err(|error| tracing::warn!(error = %error.as_report(), "the runtime does not say what images take"));
+        images = info.ok().and_then(|info| info.image_filesystems.into_iter().next());
     }
-    let mut shown = document(&Input {
+    let (of, known) = (Arc::clone(agent), pods.clone());
+    let place = images.as_ref().and_then(|images| images.fs_id.clone()).map(|id| id.mountpoint);
+    let read = tokio::task::spawn_blocking(move || {
+        let (machine, groups) = node::read(&of, all);
+        let files = all.then(|| measure(&of.root, &of.dir, &known));
+        let space = all.then(|| of.root.space(&of.dir).ok()).flatten();
+        let images = place.and_then(|place| of.root.space(&of.root.parse(&place).ok()?).ok());
+        (machine, groups, files, space, images)
+    });
+    let (machine, groups, files, space, images_space) = read.await.unwrap_or_default();
+    let input = Input {
         node: &agent.side.node_name,
-        started: agent.started,
+        started: machine.started.unwrap_or(agent.started),
         now: whole(Timestamp::now()),
         memory_capacity: agent.side.capacity.memory_bytes,
         containers,
@@ -77,11 +97,43 @@ pub(crate) async fn summary(agent: &Agent, detail: Detail) -> Result<Value, cri:
         pods,
         files,
         space,
-    });
-    if detail == Detail::All {
+        images: images.map(|images| (images, images_space)),
+        machine,
+        groups,
+    };
+    let mut shown = document(&input, &mut agent.rates.lock().unwrap_or_else(PoisonError::into_inner));
+    if all {
         add_volumes_of_drivers(agent, &mut shown).await;
     }
-    Ok(shown)
+    shown
+}
+
+/// Containers that are asked for at once, where a list of all fails.
+const AT_ONCE: usize = 8;
+
+/// What containers use, and whether that of some could not be read. A runtime that cannot list them all because of one is asked for each.
+pub(crate) async fn container_stats(agent: &Agent) -> (Vec<v1::ContainerStats>, bool) {
+    let error = match agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }).await {
+        Ok(stats) => return (stats, false),
+        Err(error) => error,
+    };
+    tracing::warn!(error = %error.as_report(), "the runtime does not list the usage of containers; asking for each");
+    let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 };
+    let filter = v1::ContainerFilter { state: Some(running), ..Default::default() };
+    let containers = match agent.cri.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await {
+        Ok(containers) => containers,
+        Err(error) => {
+            tracing::warn!(error = %error.as_report(), "statistics are without containers: the runtime does not list them");
+            return (Vec::new(), true);
+        }
+    };
+    let ask = |container: v1::Container| async move {
+        let asked = agent.cri.container_stats(v1::ContainerStatsRequest { container_id: container.id.clone() }).await;
+        let left_out = |error: &cri::Error| tracing::warn!(container = container.id, error = %error.as_report(), "a container's usage is left out");
+        asked.inspect_err(left_out).ok()
+    };
+    let stats = futures::stream::iter(containers).map(ask).buffer_unordered(AT_ONCE).filter_map(std::future::ready).collect().await;
+    (stats, true)
 }
 
 /// Adds what drivers say of the volumes of pods, all drivers asked at once.
@@ -114,15 +166,13 @@ fn measure(root: &HostRoot, agent_dir: &PodPath, pods: &BTreeMap<String, Arc<Pod
 
 fn files(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Files, HostError> {
     let dirs = PodDirs::new(root, agent_dir, pod)?;
-    let mut files = Files { own: root.usage(&dirs.pod.join("containers")?)?, ..Files::default() };
+    let mut files = Files { own: dirs.own_usage(root)?, ..Files::default() };
     for container in container_names(pod) {
         files.logs.insert(container.to_owned(), root.usage(&dirs.logs.join(container)?)?);
     }
     for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
-        let Some(source) = &volume.empty_dir else { continue };
-        files.empty_dirs.insert(volume.name.clone(), root.usage(&dirs.empty_dir(&volume.name)?)?);
-        if source.medium.as_deref().is_some_and(|medium| !medium.is_empty()) {
-            files.in_memory.push(volume.name.clone());
+        if let Some((path, is_local)) = dirs.measured(volume)? {
+            files.volumes.insert(volume.name.clone(), (root.usage(&path)?, is_local));
         }
     }
     Ok(files)
@@ -137,34 +187,53 @@ fn container_names(pod: &Pod) -> impl Iterator<Item = &str> {
 /// Processors and memory of a container, a pod or the node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
-    nano_cores: u64,
+    nano_cores: Option<u64>,
     core_nanos: u64,
-    working_set: u64,
-    usage: u64,
+    memory: Memory,
+    available: Option<u64>,
 }
 
 impl Sum {
-    fn of(stats: &v1::ContainerStats) -> Self {
+    fn of(stats: &v1::ContainerStats, rates: &mut Rates) -> Self {
         let (cpu, memory) = (stats.cpu.unwrap_or_default(), stats.memory.unwrap_or_default());
-        let working_set = number(&memory.working_set_bytes);
+        let optional = |value: &Option<v1::UInt64Value>| value.as_ref().map(|value| value.value);
+        let (working_set, core_nanos) = (number(&memory.working_set_bytes), number(&cpu.usage_core_nano_seconds));
+        let id = stats.attributes.as_ref().map_or("", |attributes| attributes.id.as_str());
+        let measured = || rates.of(id, cpu.timestamp, core_nanos);
         Self {
-            nano_cores: number(&cpu.usage_nano_cores),
-            core_nanos: number(&cpu.usage_core_nano_seconds),
-            working_set,
-            usage: memory.usage_bytes.map_or(working_set, |bytes| bytes.value),
+            nano_cores: optional(&cpu.usage_nano_cores).or_else(measured),
+            core_nanos,
+            memory: Memory {
+                usage: optional(&memory.usage_bytes).unwrap_or(working_set),
+                working_set,
+                rss: optional(&memory.rss_bytes),
+                faults: number(&memory.page_faults),
+                major_faults: number(&memory.major_page_faults),
+                ..Memory::default()
+            },
+            available: optional(&memory.available_bytes).filter(|available| *available > 0),
         }
     }
 
     fn add(&mut self, other: Self) {
-        self.nano_cores = self.nano_cores.saturating_add(other.nano_cores);
+        let both = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (None, other) => other,
+            (one, None) => one,
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        };
+        let (own, more) = (&mut self.memory, other.memory);
+        own.working_set = own.working_set.saturating_add(more.working_set);
+        own.usage = own.usage.saturating_add(more.usage);
+        own.rss = both(own.rss, more.rss);
+        own.faults = own.faults.saturating_add(more.faults);
+        own.major_faults = own.major_faults.saturating_add(more.major_faults);
+        self.nano_cores = both(self.nano_cores, other.nano_cores);
         self.core_nanos = self.core_nanos.saturating_add(other.core_nanos);
-        self.working_set = self.working_set.saturating_add(other.working_set);
-        self.usage = self.usage.saturating_add(other.usage);
     }
 
     fn put(self, place: &mut Map<String, Value>, cpu: &str, memory: &str) {
-        place.insert("cpu".into(), json!({"time": cpu, "usageNanoCores": self.nano_cores, "usageCoreNanoSeconds": self.core_nanos}));
-        place.insert("memory".into(), json!({"time": memory, "workingSetBytes": self.working_set, "usageBytes": self.usage}));
+        place.insert("cpu".into(), node::cpu(cpu, self.core_nanos, self.nano_cores));
+        place.insert("memory".into(), node::memory(memory, &self.memory, self.available));
     }
 }
 
@@ -177,14 +246,15 @@ struct PodSum {
     layers: Usage,
 }
 
-fn document(input: &Input<'_>) -> Value {
-    let now = input.now.to_string();
+fn document(input: &Input<'_>, rates: &mut Rates) -> Value {
+    let at = i64::try_from(input.now.as_nanosecond()).unwrap_or_default();
+    rates.sweep(at);
     let mut pods: Vec<(String, PodSum)> = Vec::new();
     let mut node = Sum::default();
     for stats in &input.containers {
         let uid = label(stats, POD_UID).to_owned();
         let pod = input.pods.get(&uid);
-        let own = Sum::of(stats);
+        let own = Sum::of(stats, rates);
         node.add(own);
         let at = pods.iter().position(|(known, _)| *known == uid).unwrap_or_else(|| {
             let reference = json!({"name": label(stats, POD_NAME), "namespace": label(stats, POD_NAMESPACE), "uid": uid});
@@ -198,29 +268,50 @@ fn document(input: &Input<'_>) -> Value {
         let layer = stats.writable_layer.clone().unwrap_or_default();
         let layer = Usage { bytes: number(&layer.used_bytes), inodes: number(&layer.inodes_used) };
         sums.layers = both(sums.layers, layer);
-        sums.containers.push(container(input, stats, pod, layer));
+        sums.containers.push(container(input, stats, own, pod, layer));
+    }
+    for (uid, sums) in &mut pods {
+        let Some(group) = input.groups.get(uid.as_str()) else { continue };
+        // What the pod's own group counts has the sandbox in it, and containers that ended.
+        if let Some(cpu) = group.cpu {
+            (sums.sum.core_nanos, sums.sum.nano_cores) = (cpu.total, rates.of(uid, at, cpu.total).or(sums.sum.nano_cores));
+        }
+        sums.sum.memory = group.memory.unwrap_or(sums.sum.memory);
     }
     let pods: Vec<Value> = pods.into_iter().map(|(uid, sums)| finish(input, &uid, sums)).collect();
-    let mut value = Map::new();
+    json!({"node": node_document(input, node, rates), "pods": pods})
+}
+
+fn node_document(input: &Input<'_>, sum: Sum, rates: &mut Rates) -> Map<String, Value> {
+    let now = input.now.to_string();
+    let sum = (sum.core_nanos, sum.nano_cores.unwrap_or(0), sum.memory);
+    let mut value = node::document(&input.machine, sum, input.memory_capacity, input.now, rates);
     value.insert("nodeName".into(), json!(input.node));
     value.insert("startTime".into(), json!(input.started.to_string()));
-    node.put(&mut value, &now, &now);
-    value["memory"]["availableBytes"] = json!(input.memory_capacity.saturating_sub(node.working_set));
     if let Some(space) = input.space {
         let used = Usage { bytes: space.capacity.saturating_sub(space.available), inodes: space.inodes.saturating_sub(space.inodes_free) };
         value.insert("fs".into(), fs(&now, input.space, used));
     }
-    json!({"node": value, "pods": pods})
+    if let Some((images, space)) = &input.images {
+        let used = Usage { bytes: number(&images.used_bytes), inodes: number(&images.inodes_used) };
+        let images = fs(&now, *space, used);
+        value.insert("runtime".into(), json!({"imageFs": images, "containerFs": images}));
+    }
+    value
 }
 
-fn container(input: &Input<'_>, stats: &v1::ContainerStats, pod: Option<&Arc<Pod>>, layer: Usage) -> Value {
+fn container(input: &Input<'_>, stats: &v1::ContainerStats, sum: Sum, pod: Option<&Arc<Pod>>, layer: Usage) -> Value {
     let name = label(stats, CONTAINER_NAME);
     let status = pod.and_then(|pod| pod.status.as_ref());
     let mut value = Map::new();
     value.insert("name".into(), json!(name));
     value.insert("startTime".into(), json!(status.and_then(|status| container_start(status, name))));
     let times = [stats.cpu.map(|cpu| cpu.timestamp), stats.memory.map(|memory| memory.timestamp)].map(|nanos| time(nanos.unwrap_or_default()));
-    Sum::of(stats).put(&mut value, &times[0], &times[1]);
+    sum.put(&mut value, &times[0], &times[1]);
+    if let Some(swap) = &stats.swap {
+        let (used, free) = (number(&swap.swap_usage_bytes), number(&swap.swap_available_bytes));
+        value.insert("swap".into(), json!({"time": time(swap.timestamp), "swapUsageBytes": used, "swapAvailableBytes": free}));
+    }
     let uid = label(stats, POD_UID);
     if let Some(files) = &input.files {
         let now = input.now.to_string();
@@ -238,19 +329,20 @@ fn finish(input: &Input<'_>, uid: &str, sums: PodSum) -> Value {
     sums.sum.put(&mut value, &now, &now);
     if let Some(files) = &input.files {
         let files = files.get(uid).cloned().unwrap_or_default();
-        let volumes = files.empty_dirs.iter().map(|(name, used)| {
+        let volumes = files.volumes.iter().map(|(name, (used, _))| {
             let mut volume = fs(&now, input.space, *used);
             volume["name"] = json!(name);
             volume
         });
         value.insert("volume".into(), volumes.collect());
-        let on_disk = files.empty_dirs.iter().filter(|(name, _)| !files.in_memory.contains(name)).map(|(_, used)| *used);
+        let on_disk = files.volumes.values().filter(|(_, is_local)| *is_local).map(|(used, _)| *used);
         let local = on_disk.chain(files.logs.values().copied()).chain([files.own]).fold(sums.layers, both);
         value.insert("ephemeral-storage".into(), fs(&now, input.space, local));
     }
     let sandbox =
         input.sandboxes.iter().find(|stats| stats.attributes.as_ref().is_some_and(|own| own.labels.get(POD_UID).is_some_and(|own| own == uid)));
-    if let Some(network) = sandbox.and_then(network) {
+    let of_group = || node::network(&now, &input.groups.get(uid)?.interfaces);
+    if let Some(network) = sandbox.and_then(network).or_else(of_group) {
         value.insert("network".into(), network);
     }
     if let Some(count) = sandbox.and_then(|stats| stats.linux.as_ref()?.process?.process_count) {
@@ -363,6 +455,9 @@ mod tests {
             pods: BTreeMap::new(),
             files,
             space: Some(Space { capacity: 5000, available: 4000, inodes: 100, inodes_free: 90 }),
+            images: Some((v1::FilesystemUsage { used_bytes: Some(v1::UInt64Value { value: 77 }), ..Default::default() }, None)),
+            machine: Machine::default(),
+            groups: OfPods::new(),
         }
     }
 
@@ -371,11 +466,10 @@ mod tests {
         let of = |bytes| Usage { bytes, inodes: 1 };
         let files = Files {
             logs: [("one".to_owned(), of(70))].into(),
-            empty_dirs: [("disk".to_owned(), of(200)), ("memory".to_owned(), of(300))].into(),
-            in_memory: vec!["memory".to_owned()],
+            volumes: [("disk".to_owned(), (of(200), true)), ("memory".to_owned(), (of(300), false))].into(),
             own: of(4),
         };
-        let document = document(&input(Some([("a".to_owned(), files)].into())));
+        let document = document(&input(Some([("a".to_owned(), files)].into())), &mut Rates::default());
         let pod = &document["pods"][0];
         assert_eq!((&pod["cpu"]["usageCoreNanoSeconds"], &pod["cpu"]["usageNanoCores"]), (&json!(150), &json!(14)));
         assert_eq!((&pod["memory"]["workingSetBytes"], &pod["memory"]["usageBytes"]), (&json!(15), &json!(15)));
@@ -384,6 +478,8 @@ mod tests {
             json!({"time": "1970-01-01T00:00:05Z", "workingSetBytes": 16, "usageBytes": 16, "availableBytes": (1 << 30) - 16})
         );
         assert_eq!(document["node"]["fs"]["usedBytes"], json!(1000));
+        assert_eq!(document["node"]["runtime"]["imageFs"]["usedBytes"], json!(77));
+        assert_eq!(document["node"]["systemContainers"][0]["memory"]["workingSetBytes"], json!(16));
         let logs = json!({"time": "1970-01-01T00:00:05Z", "usedBytes": 70, "inodesUsed": 1, "availableBytes": 4000, "capacityBytes": 5000,
                           "inodes": 100, "inodesFree": 90});
         assert_eq!(pod["containers"][0]["logs"], logs);
@@ -396,8 +492,29 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_is_what_its_control_group_counts() {
+        let mut input = input(None);
+        let of = |usage| Some(Memory { usage, working_set: usage / 2, rss: Some(3), ..Memory::default() });
+        let group = node::OfPod {
+            cpu: Some(crate::stats::usage::Cpu { total: 500, user: None, system: None }),
+            memory: of(90),
+            interfaces: vec![crate::stats::usage::Interface { name: "eth0".into(), received: [8, 0, 0, 0].map(Some), sent: [None; 4] }],
+        };
+        input.groups.insert("b".to_owned(), group);
+        let document = document(&input, &mut Rates::default());
+        let pod = &document["pods"][1];
+        assert_eq!(pod["podRef"]["uid"], "b");
+        assert_eq!(
+            (&pod["cpu"]["usageCoreNanoSeconds"], &pod["memory"]["usageBytes"], &pod["memory"]["rssBytes"]),
+            (&json!(500), &json!(90), &json!(3))
+        );
+        assert_eq!((&pod["network"]["rxBytes"], &pod["containers"][0]["memory"]["usageBytes"]), (&json!(8), &json!(1)));
+        assert_eq!(document["pods"][0]["memory"]["usageBytes"], json!(15), "one without a group is the sum of its containers");
+    }
+
+    #[test]
     fn files_are_left_out_where_they_are_not_asked_for() {
-        let document = document(&input(None));
+        let document = document(&input(None), &mut Rates::default());
         let pod = &document["pods"][0];
         for missing in [&pod["volume"], &pod["ephemeral-storage"], &pod["containers"][0]["logs"], &pod["containers"][0]["rootfs"]] {
             assert_eq!(missing, &Value::Null);

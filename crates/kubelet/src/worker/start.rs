@@ -292,7 +292,7 @@ impl Worker {
 
     /// The pod's hosts file: itself or, in its node's network, what the node's file says; and its aliases.
     fn write_hosts(&self) -> Result<PodPath, ConfigError> {
-        let path = self.dirs.pod.join("etc-hosts")?;
+        let path = self.dirs.hosts()?;
         let names = cri_config::Names::of(&self.agent.side, &self.state.pod);
         let spec = self.state.pod.spec.clone().unwrap_or_default();
         let aliases = spec.host_aliases.unwrap_or_default();

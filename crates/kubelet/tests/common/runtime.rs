@@ -61,6 +61,10 @@ pub struct State {
     pub hangs: BTreeSet<&'static str>,
     /// Updates of resources, as the runtime got them: (container, memory limit, cpu quota).
     pub updates: Vec<(String, i64, i64)>,
+    /// Calls that fail while they are here.
+    pub refuses: BTreeSet<&'static str>,
+    /// The file system that containers write to.
+    pub mountpoint: String,
     /// Bytes that each container uses.
     pub memory_used: u64,
     counter: u32,
@@ -455,22 +459,71 @@ cri::serve! { RuntimeService for Runtime {
         Ok(Response::new(v1::UpdateContainerResourcesResponse {}))
     }
 
-    async fn container_stats(&self, _: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {
-        let used = Some(v1::UInt64Value { value: self.state.lock().unwrap().memory_used });
-        let memory = Some(v1::MemoryUsage { usage_bytes: used, ..Default::default() });
-        Ok(Response::new(v1::ContainerStatsResponse { stats: Some(v1::ContainerStats { memory, ..Default::default() }) }))
+    async fn container_stats(&self, r: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {
+        let id = r.into_inner().container_id;
+        let state = self.state.lock().unwrap();
+        if state.refuses.contains("ContainerStats") {
+            return Err(Status::internal("statistics are broken"));
+        }
+        let labels = state.containers.get(&id).ok_or_else(|| no("container", &id))?.config.labels.clone();
+        let used = Some(v1::UInt64Value { value: state.memory_used });
+        let attributes = Some(v1::ContainerAttributes { id, labels, ..Default::default() });
+        let memory = Some(v1::MemoryUsage { usage_bytes: used, working_set_bytes: used, ..Default::default() });
+        Ok(Response::new(v1::ContainerStatsResponse { stats: Some(v1::ContainerStats { attributes, memory, ..Default::default() }) }))
     }
 
     async fn list_container_stats(&self, _: Request<v1::ListContainerStatsRequest>) -> Answer<v1::ListContainerStatsResponse> {
         let state = self.state.lock().unwrap();
         let used = Some(v1::UInt64Value { value: state.memory_used });
+        if state.refuses.contains("ListContainerStats") {
+            return Err(Status::internal("statistics are broken"));
+        }
+        let value = |value| Some(v1::UInt64Value { value });
+        let fs_id = Some(v1::FilesystemIdentifier { mountpoint: state.mountpoint.clone() });
         let of = |c: &Container| v1::ContainerStats {
             attributes: Some(v1::ContainerAttributes { id: c.id.clone(), labels: c.config.labels.clone(), ..Default::default() }),
-            memory: Some(v1::MemoryUsage { working_set_bytes: used, usage_bytes: used, ..Default::default() }),
+            cpu: Some(v1::CpuUsage { timestamp: now(), usage_core_nano_seconds: value(1_500_000_000), ..Default::default() }),
+            memory: Some(v1::MemoryUsage { timestamp: now(), working_set_bytes: used, usage_bytes: used, ..Default::default() }),
+            writable_layer: Some(v1::FilesystemUsage { fs_id: fs_id.clone(), used_bytes: value(4096), ..Default::default() }),
             ..Default::default()
         };
         let running = state.containers.values().filter(|c| c.state == v1::ContainerState::ContainerRunning);
         Ok(Response::new(v1::ListContainerStatsResponse { stats: running.map(of).collect() }))
+    }
+
+    async fn list_pod_sandbox_stats(&self, _: Request<v1::ListPodSandboxStatsRequest>) -> Answer<v1::ListPodSandboxStatsResponse> {
+        let state = self.state.lock().unwrap();
+        if state.refuses.contains("ListPodSandboxStats") {
+            return Err(Status::internal("statistics are broken"));
+        }
+        let value = |value| Some(v1::UInt64Value { value });
+        let interface = v1::WindowsNetworkInterfaceUsage { name: "eth0".into(), rx_bytes: value(300), tx_bytes: value(40), ..Default::default() };
+        let network = v1::WindowsNetworkUsage { timestamp: now(), default_interface: Some(interface), ..Default::default() };
+        let of = |s: &Sandbox| v1::PodSandboxStats {
+            attributes: Some(v1::PodSandboxAttributes { id: s.id.clone(), labels: s.config.labels.clone(), ..Default::default() }),
+            windows: Some(v1::WindowsPodSandboxStats { network: Some(network.clone()), ..Default::default() }),
+            ..Default::default()
+        };
+        Ok(Response::new(v1::ListPodSandboxStatsResponse { stats: state.sandboxes.values().filter(|s| s.ready).map(of).collect() }))
+    }
+
+    async fn list_metric_descriptors(&self, _: Request<v1::ListMetricDescriptorsRequest>) -> Answer<v1::ListMetricDescriptorsResponse> {
+        let of = |name: &str| v1::MetricDescriptor { name: name.into(), help: "Of the runtime.".into(), label_keys: vec!["id".into()] };
+        let descriptors = ["container_memory_working_set_bytes", "container_sockets"].map(of).to_vec();
+        Ok(Response::new(v1::ListMetricDescriptorsResponse { descriptors }))
+    }
+
+    async fn list_pod_sandbox_metrics(&self, _: Request<v1::ListPodSandboxMetricsRequest>) -> Answer<v1::ListPodSandboxMetricsResponse> {
+        let of = |name: &str| v1::Metric {
+            name: name.into(),
+            metric_type: v1::MetricType::Gauge as i32,
+            label_values: vec!["/own".into()],
+            value: Some(v1::UInt64Value { value: 9 }),
+            ..Default::default()
+        };
+        let metrics = ["container_memory_working_set_bytes", "container_sockets"].map(of).to_vec();
+        let pod_metrics = vec![v1::PodSandboxMetrics { metrics, ..Default::default() }];
+        Ok(Response::new(v1::ListPodSandboxMetricsResponse { pod_metrics }))
     }
 
     type GetContainerEventsStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ContainerEventResponse, Status>> + Send>>;
@@ -484,11 +537,8 @@ cri::serve! { RuntimeService for Runtime {
     attach(AttachRequest) -> AttachResponse;
     port_forward(PortForwardRequest) -> PortForwardResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
-    list_pod_sandbox_stats(ListPodSandboxStatsRequest) -> ListPodSandboxStatsResponse;
     update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;
     checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse;
-    list_metric_descriptors(ListMetricDescriptorsRequest) -> ListMetricDescriptorsResponse;
-    list_pod_sandbox_metrics(ListPodSandboxMetricsRequest) -> ListPodSandboxMetricsResponse;
     runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
 } }
 

@@ -1,0 +1,37 @@
+//! Whether the agent is healthy, and what its server runs.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::ready_world;
+
+const ADMIN: Option<(&str, &str)> = Some(("admin", "system:masters"));
+
+#[tokio::test]
+async fn programs_run_in_containers_and_pods_are_shown_as_the_runtime_has_them() {
+    let world = ready_world().await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    let uid = world.pods().get("web").await.unwrap().metadata.uid.unwrap();
+    let run = async |path: &str| world.send(Method::POST, &format!("/run/default/{path}"), ADMIN, None).await;
+    assert_eq!(run("web/c?cmd=ls%20-l").await, (200, "ran ls -l".into()));
+    assert_eq!(run(&format!("web/{uid}/c?cmd=ls")).await, (200, "ran ls".into()));
+    assert_eq!(run("web/c?cmd=false").await, (500, "command 'false' exited with 1: ".into()));
+    assert_eq!(run("web/other?cmd=ls").await, (500, "container not found (\"other\")".into()));
+    assert_eq!(run("other/c?cmd=ls").await, (404, "pod does not exist".into()));
+    assert_eq!(run("web/not-its-uid/c?cmd=ls").await.0, 404);
+    // Reading is not enough, and what reads runs nothing.
+    assert_eq!(world.send(Method::POST, "/run/default/web/c?cmd=ls", Some(("nobody", "nothing")), None).await.0, 403);
+    assert_eq!(world.get("/run/default/web/c?cmd=ls", ADMIN, None).await.0, 404);
+    assert_eq!(world.runtime.state.lock().unwrap().execs.len(), 3);
+
+    let (status, pods) = world.get("/runningpods/", ADMIN, None).await;
+    let pods: Value = serde_json::from_str(&pods).unwrap();
+    assert_eq!((status, &pods["kind"], &pods["items"][0]["metadata"]["name"]), (200, &json!("PodList"), &json!("web")));
+    assert_eq!(pods["items"][0]["spec"]["containers"][0]["name"], "c");
+
+    let (status, checks) = world.get("/healthz?verbose", ADMIN, None).await;
+    assert_eq!((status, checks.as_str()), (200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n"));
+    assert_eq!(world.get("/healthz/syncloop", ADMIN, None).await, (200, "ok".into()));
+    assert_eq!(world.get("/healthz/other", ADMIN, None).await.0, 404);
+}
