@@ -34,6 +34,9 @@ pub struct Config {
     pub registries: Registries,
     /// Whether stand-ins may answer for images that need a real Windows.
     pub stand_ins: bool,
+    /// The power switch of the node's machine, for HostProcess containers: a directory with a pipe for requests
+    /// ([`guest::tools::REQUEST`]).
+    pub power_dir: Option<PathBuf>,
     /// Version of the Windows template that containers need ([`wine::template::Programs::version`]); none accepts any.
     pub template: Option<String>,
 }

@@ -5,6 +5,7 @@
 mod support;
 mod template;
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -134,6 +135,30 @@ async fn host_process(dir: PathBuf) {
     assert_eq!(run("main", "two").await, [r"C:\hpc C:\hpc\ two", "data", "data"]);
     assert_eq!(run("next", "three").await, [r"C:\hpc C:\hpc\ three", "data", "data", "two"], "a file that the first one made on the node's drive");
     assert_eq!(std::fs::read_to_string(dir.join("host/made.txt")).unwrap().trim_end(), "three");
+    // The node's machine, and the domain of an account.
+    let switch = dir.join("power/request");
+    nix::unistd::mkfifo(&switch, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut requests = std::fs::File::options().read(true).write(true).custom_flags(nix::libc::O_NONBLOCK).open(&switch).unwrap();
+    let own = async |name: &str, host_process: bool, line: &str| {
+        let mut request = container(name, NAME, &["cmd", "/c", line]);
+        let credential_spec = r#"{"DomainJoinConfig":{"DnsName":"contoso.org"}}"#.into();
+        let security = v1::WindowsContainerSecurityContext { host_process, credential_spec, ..Default::default() };
+        request.windows = Some(v1::WindowsContainerConfig { security_context: Some(security), ..Default::default() });
+        let id = node.start(&pod, request).await;
+        let status = node.wait_exit(&id).await;
+        (status.exit_code, std::fs::read_to_string(dir.join(format!("host/var/log/pods/hosted/{name}/0.log"))).unwrap())
+    };
+    let (code, text) = own("power", true, "shutdown.exe -r -t 60").await;
+    assert_eq!(code, 0, "{text}");
+    let mut asked = [0; 64];
+    let length = std::io::Read::read(&mut requests, &mut asked).unwrap();
+    assert_eq!(std::str::from_utf8(&asked[..length]).unwrap(), "restart 60\n");
+    std::fs::write(dir.join("power/pending"), "").unwrap();
+    let (code, text) = own("again", true, "shutdown /s").await;
+    assert!(code == 1 && text.contains("A system shutdown has already been scheduled.(1190)"), "{code} {text}");
+    let (code, text) = own("domain", false, "nltest /PARENTDOMAIN&shutdown /a").await;
+    assert!(code == 1 && text.contains("contoso.org. (1)") && text.contains("The command completed successfully"), "{code} {text}");
+    assert!(text.contains("Access is denied.(5)"), "a container that is not the node's own: {text}");
     assert!(!dir.join("host/hpc/own.txt").exists() && !dir.join("host/Windows/System32").exists(), "Windows and the image are the container's own");
     node.remove(&pod).await;
 }

@@ -6,9 +6,11 @@ mod curl;
 mod elsewhere;
 mod ipconfig;
 mod network;
+mod nltest;
 mod nslookup;
 mod ping;
 mod route;
+mod shutdown;
 mod tar;
 mod timeout;
 mod waitfor;
@@ -16,6 +18,7 @@ mod whoami;
 
 use std::io::Write;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -28,9 +31,11 @@ use elsewhere as api;
 pub const INSTALLED: &[&str] = &[
     "curl",
     "ipconfig",
+    "nltest",
     "nslookup",
     "ping",
     "route",
+    "shutdown",
     "tar",
     "timeout",
     "waitfor",
@@ -38,6 +43,14 @@ pub const INSTALLED: &[&str] = &[
     "WindowsPowerShell/v1.0/powershell",
     "WindowsPowerShell/v1.0/pwsh",
 ];
+
+pub use nltest::DOMAIN;
+pub use shutdown::{PENDING, POWER, REQUEST};
+
+/// A path below the root that Linux gives a container, as programs in Wine name it.
+fn inside(path: &str) -> PathBuf {
+    PathBuf::from(format!(r"\\?\unix\{}", path.replace('/', "\\")))
+}
 
 /// An echo request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,9 +108,11 @@ fn run(name: &str, args: &[String], streams: &mut Streams<'_>) -> Option<u8> {
     Some(match name.to_ascii_lowercase().as_str() {
         "curl" => curl::main(args, streams),
         "ipconfig" => ipconfig::main(args, streams),
+        "nltest" => nltest::main(args, streams),
         "nslookup" => nslookup::main(args, streams),
         "ping" => ping::main(args, streams),
         "route" => route::main(args, streams),
+        "shutdown" => shutdown::main(args, streams),
         "tar" => tar::main(args, streams),
         "timeout" => timeout::main(args, streams),
         "waitfor" => waitfor::main(args, streams),
@@ -124,6 +139,7 @@ mod tests {
     fn tools_are_found_by_name() {
         assert_eq!(stem(r"C:\windows\system32\CURL.EXE"), "CURL");
         assert_eq!(stem("tar"), "tar");
+        assert_eq!(inside("etc/domain"), PathBuf::from(r"\\?\unix\etc\domain"));
         let mut err = Vec::new();
         let mut streams = Streams { input: &mut std::io::empty(), out: &mut std::io::sink(), err: &mut err };
         assert_eq!(run("PowerShell", &[], &mut streams), Some(1));

@@ -6,7 +6,7 @@
 //! DIR/pki, DIR/store control plane
 //! DIR/log/           lab.log, control-plane.log, …
 //! DIR/hosts/HOST/    files of a host; its log/ holds the logs of its processes
-//! RUN/               sockets; RUN/ns is a tmpfs that only the lab sees
+//! RUN/               sockets; RUN/ns is a tmpfs that only the lab sees; RUN/power has the hosts' power switches
 //! ```
 
 use std::fs;
@@ -156,6 +156,12 @@ impl Dirs {
     /// The supervisor's socket for `status` and `down`.
     pub fn control_socket(&self) -> PathBuf {
         self.run.join("lab.ctl")
+    }
+
+    /// The power switch of a host: a directory with the pipe `request` for `stop SECONDS`, `restart SECONDS` and `abort`, and, while one of the
+    /// first two waits for its time, the file `pending`.
+    pub fn power_dir(&self, host: &str) -> PathBuf {
+        self.run.join("power").join(host)
     }
 
     /// The supervisor's socket for ports of the real host.

@@ -4,6 +4,7 @@
 //! on the supervisor's socket: when that ends, for whatever reason, init ends everything.
 
 mod network;
+mod power;
 mod process;
 
 use std::fs;
@@ -20,6 +21,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::lan;
 use crate::protocol::{Command, Event, InitConfig};
+use power::Power;
 use process::Processes;
 
 /// The number under which init finds its socket to the supervisor.
@@ -87,8 +89,9 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     }
     send(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
     let fds = config.fds.iter().cloned().zip(fds).collect();
+    let mut power = Power::make(&config.run, &hosts)?;
     let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
-    let ending = watch(socket, &signals, &mut processes);
+    let ending = watch(socket, &signals, &mut processes, &mut power);
     end(socket, &signals, &mut processes, &config.run, ending);
     Ok(())
 }
@@ -132,10 +135,11 @@ enum Ending {
 }
 
 /// Keeps processes running until the end is asked for, or the supervisor is gone.
-fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Ending {
+fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes, power: &mut Power) -> Ending {
     let mut buffer = [0; 256];
     loop {
         // What is ready now lets others start: first look, then start.
+        power.advance(processes, Instant::now());
         let mut events = processes.take_notices();
         events.extend(processes.advance(Instant::now()));
         if events.iter().any(|event| send(socket, event).is_err()) {
@@ -144,7 +148,13 @@ fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Endi
         let (from_supervisor, from_signals) = {
             let mut fds = vec![PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
             fds.extend(processes.notices().map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN)));
-            let limit = processes.next_timer().map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            fds.extend(power.requests().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            let limit = processes
+                .next_timer()
+                .into_iter()
+                .chain(power.next_timer())
+                .min()
+                .map(|at| at.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
             let limit = limit.map_or(PollTimeout::NONE, |t| PollTimeout::try_from(t).unwrap_or(PollTimeout::MAX));
             if poll(&mut fds, limit).is_err() {
                 continue; // interrupted
@@ -180,8 +190,8 @@ fn watch(socket: &OwnedFd, signals: &Signals, processes: &mut Processes) -> Endi
 fn end(socket: &OwnedFd, signals: &Signals, processes: &mut Processes, run: &Path, mut ending: Ending) {
     if ending == Ending::Orderly {
         // What they need for that still runs: the control plane, runtimes.
-        let limit = processes.power_down();
-        ending = wait_end(socket, signals, processes, limit, Processes::any_powering_down);
+        let limit = processes.power_down(None);
+        ending = wait_end(socket, signals, processes, limit, |processes| processes.any_powering_down(None));
         processes.terminate();
         if ending == Ending::Orderly {
             ending = wait_end(socket, signals, processes, STOP, Processes::any_running);

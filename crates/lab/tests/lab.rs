@@ -26,7 +26,7 @@ use linux_sys::signal::Signal;
 use linux_sys::spawn::{Spawn, Stdio, Step};
 use test_lab::{LIMIT, until};
 
-const TESTS: [(&str, fn()); 11] = [
+const TESTS: [(&str, fn()); 12] = [
     ("hosts_reach_each_other_and_nothing_is_left", hosts_reach_each_other_and_nothing_is_left),
     ("hosts_have_known_sysctls_whatever_the_machine_has", hosts_have_known_sysctls_whatever_the_machine_has),
     ("nobody_in_a_lab_is_root_of_the_machine", nobody_in_a_lab_is_root_of_the_machine),
@@ -37,6 +37,7 @@ const TESTS: [(&str, fn()); 11] = [
     ("down_and_status_reach_the_supervisor", down_and_status_reach_the_supervisor),
     ("processes_that_want_sigpwr_end_before_the_others", processes_that_want_sigpwr_end_before_the_others),
     ("a_power_down_ends_with_the_supervisor", a_power_down_ends_with_the_supervisor),
+    ("hosts_go_down_and_start_again_when_asked", hosts_go_down_and_start_again_when_asked),
     ("a_lab_that_cannot_start_leaves_nothing", a_lab_that_cannot_start_leaves_nothing),
 ];
 
@@ -421,6 +422,36 @@ fn a_power_down_ends_with_the_supervisor() {
     child.kill(Signal::SIGKILL).unwrap();
     child.wait().unwrap();
     until("the end of the lab", || bench.living().is_empty() && !dirs.run.exists());
+}
+
+fn hosts_go_down_and_start_again_when_asked() {
+    let bench = Bench::new("switch");
+    fs::create_dir_all(&bench.dirs.dir).unwrap();
+    let mut agent = bench.program("agent", "n1", &["power", bench.dirs.dir.to_str().unwrap(), ""]);
+    agent.power_ms = 60_000;
+    let lab = bench.start(vec![agent, bench.program("n1", "n1", &["sleep"]), bench.program("n2", "n2", &["sleep"])]);
+    let of = |name: &str| lab.status().processes.iter().find(|p| p.name == name).unwrap().clone();
+    until("all three", || ["agent", "n1", "n2"].iter().all(|name| of(name).pid.is_some()));
+    let switch = bench.dirs.power_dir("n1");
+    let ask = |line: &str| fs::File::options().write(true).open(switch.join("request")).unwrap().write_all(line.as_bytes()).unwrap();
+    ask("nonsense\nrestart 1000\n");
+    until("the request", || switch.join("pending").exists());
+    ask("stop 0\nabort\n");
+    until("its end", || !switch.join("pending").exists());
+    let (first, other) = (of("n1").pid, of("n2").pid);
+    ask("restart 0\n");
+    until("the next start", || of("n1").restarts == 1 && of("n1").pid.is_some() && of("agent").restarts == 1 && of("agent").ready);
+    assert_eq!(read(&bench.dirs.dir.join("said")), "goodbye", "it had the time it wants after SIGPWR");
+    assert!(of("n1").pid != first && of("n1").last_exit.as_deref() == Some("signal SIGKILL"));
+    assert_eq!(of("agent").last_exit.as_deref(), Some("exit code 0"));
+    assert_eq!((of("n2").pid, of("n2").restarts), (other, 0), "another host");
+    until("no request", || !switch.join("pending").exists());
+    ask("stop 0\n");
+    until("the end of the host", || of("n1").pid.is_none() && of("agent").pid.is_none());
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(of("n1").pid.is_none() && of("agent").pid.is_none() && of("n2").pid == other, "it stays down");
+    lab.stop().unwrap();
+    bench.assert_gone();
 }
 
 fn ports_of_the_real_host_are_relayed() {

@@ -443,7 +443,8 @@ mod tests {
     #[test]
     fn second_programs_are_of_the_roots_kind() {
         let layers = RootSpec::Layers { layers_dir: "/layers".into(), layers: Vec::new() };
-        let wine = RootSpec::Wine(WineRoot { lowers: Vec::new(), modules: Vec::new(), resolver: None, host_process: None });
+        let wine =
+            RootSpec::Wine(WineRoot { lowers: Vec::new(), modules: Vec::new(), resolver: None, host_process: None, power: None, domain: None });
         let words = ["echo", "a b"];
         assert!(matches!(layers.second_program(&words, "/x"), Ok(Program::Exec { argv, cwd }) if argv == words && cwd == "/x"));
         assert!(matches!(wine.second_program(&words, ""), Ok(Program::Windows { line, .. }) if line == r#"echo "a b""#));

@@ -115,6 +115,12 @@ pub(crate) struct WineRoot {
     /// For HostProcess containers: unpacked layers of the image, highest first. Drive C is the node's then, and they are below `C:\hpc`.
     #[serde(default)]
     pub host_process: Option<Vec<PathBuf>>,
+    /// For HostProcess containers: the power switch of the node's machine.
+    #[serde(default)]
+    pub power: Option<PathBuf>,
+    /// The domain of the container's group managed service account.
+    #[serde(default)]
+    pub domain: Option<String>,
 }
 
 /// Something that appears in a container.

@@ -129,7 +129,7 @@ impl Node {
     }
 
     async fn new(dir: &Path, os: NodeOs, host: HostDirs, stand_ins: bool, hcn: Option<String>) -> Self {
-        for name in ["host", "ns", "net.d", "bin"] {
+        for name in ["host", "ns", "net.d", "bin", "power"] {
             std::fs::create_dir_all(dir.join(name)).unwrap();
         }
         let socket = dir.join("cri");
@@ -147,6 +147,7 @@ impl Node {
             processors: 8,
             registries: images::registry::Registries::default(),
             stand_ins,
+            power_dir: Some(dir.join("power")),
             template: None,
         };
         let mut node = Self { config, client, task: None };

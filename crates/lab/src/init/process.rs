@@ -42,6 +42,8 @@ struct Process {
     ready: bool,
     /// How often it was started again without a steady run between.
     restarts: u32,
+    /// Its host is down, or goes down: it is not started.
+    held: bool,
 }
 
 pub(super) struct Processes {
@@ -55,7 +57,7 @@ pub(super) struct Processes {
 
 impl Processes {
     pub fn new(specs: Vec<ProcessSpec>, hosts: BTreeMap<String, NetNs>, fds: BTreeMap<String, OwnedFd>, now: Instant) -> Self {
-        let all = specs.into_iter().map(|spec| Process { spec, state: State::Waiting, ready: false, restarts: 0 }).collect();
+        let all = specs.into_iter().map(|spec| Process { spec, state: State::Waiting, ready: false, restarts: 0, held: false }).collect();
         Self { all, hosts, fds, were_ready: BTreeSet::new(), next_try: now }
     }
 
@@ -146,7 +148,7 @@ impl Processes {
     /// When [`Self::advance`] is to be called next.
     pub fn next_timer(&self) -> Option<Instant> {
         let due = self.all.iter().filter_map(|p| match (&p.state, &p.spec.readiness) {
-            (State::Resting { until }, _) => Some(*until),
+            (State::Resting { until }, _) if !p.held => Some(*until),
             (State::Running { .. }, Readiness::Socket(_)) if !p.ready => Some(self.next_try),
             _ => None,
         });
@@ -157,18 +159,28 @@ impl Processes {
         self.all.iter().any(|p| matches!(p.state, State::Running { .. }))
     }
 
-    /// Tells those that want to know that their host goes down. Returns how long that may take.
-    pub fn power_down(&self) -> Duration {
-        let told = self.all.iter().filter_map(|process| match &process.state {
+    /// Starts none of a host's until it is released.
+    pub fn hold(&mut self, host: &str) {
+        self.all.iter_mut().filter(|process| process.spec.host == host).for_each(|process| process.held = true);
+    }
+
+    /// Lets those of a host start again.
+    pub fn release(&mut self, host: &str) {
+        self.all.iter_mut().filter(|process| process.spec.host == host).for_each(|process| process.held = false);
+    }
+
+    /// Tells those that want to know that their host goes down (that host, or all). Returns how long that may take.
+    pub fn power_down(&self, host: Option<&str>) -> Duration {
+        let told = self.all.iter().filter(|process| process.is_on(host)).filter_map(|process| match &process.state {
             State::Running { child, .. } if process.spec.power_ms > 0 => child.kill(Signal::SIGPWR).ok().map(|()| process.spec.power_ms),
             _ => None,
         });
         Duration::from_millis(told.max().unwrap_or(0))
     }
 
-    /// Whether one of them still runs.
-    pub fn any_powering_down(&self) -> bool {
-        self.all.iter().any(|p| p.spec.power_ms > 0 && matches!(p.state, State::Running { .. }))
+    /// Whether one of those that were told still runs.
+    pub fn any_powering_down(&self, host: Option<&str>) -> bool {
+        self.all.iter().any(|p| p.spec.power_ms > 0 && p.is_on(host) && matches!(p.state, State::Running { .. }))
     }
 
     /// Asks all to end.
@@ -182,7 +194,14 @@ impl Processes {
 }
 
 impl Process {
+    fn is_on(&self, host: Option<&str>) -> bool {
+        host.is_none_or(|host| host == self.spec.host)
+    }
+
     fn is_due(&self, now: Instant, ready: &BTreeSet<String>) -> bool {
+        if self.held {
+            return false;
+        }
         match self.state {
             State::Waiting => self.spec.after.iter().all(|name| ready.contains(name)),
             State::Resting { until } => until <= now,

@@ -420,6 +420,9 @@ pub struct ContainerSimArgs {
     pub processors: u32,
     #[arg(long)]
     pub no_stand_ins: bool,
+    /// The power switch of the machine.
+    #[arg(long)]
+    pub power_dir: Option<PathBuf>,
     #[command(flatten)]
     pub registries: RegistryArgs,
 }

@@ -231,7 +231,7 @@ fn container_sim(inputs: &Inputs<'_>, node: &NodeSpec) -> ProcessSpec {
         argv = argv.opt("insecure-registry", registry);
     }
     if node.os != NodeOs::Linux {
-        argv = argv.opt("hcn", hcn_address(dirs, name));
+        argv = argv.opt("hcn", hcn_address(dirs, name)).path("power-dir", dirs.power_dir(name));
     }
     for root in roots(inputs, node) {
         argv = argv.opt("root", root);

@@ -25,6 +25,7 @@ pub fn container_sim(args: ContainerSimArgs) -> Result<(), Failure> {
         processors: args.processors,
         registries: args.registries.into(),
         stand_ins: !args.no_stand_ins,
+        power_dir: args.power_dir,
         template: args.os.is_windows().then(super::template::version).flatten(),
     };
     crate::run_agent(container_sim::run(config, crate::end_requested())).map_err(Failure::from)

@@ -82,6 +82,8 @@ impl System for Windows {
             modules: wine::copies(&runtime.config.cache_dir)?,
             resolver: Some(runtime.records.sandbox_dir(&request.sandbox.id).join("resolv.conf")),
             host_process: below,
+            power: runtime.config.power_dir.clone().filter(|_| is_host_process(request)),
+            domain: domain(request)?,
         }))
     }
 
@@ -152,6 +154,24 @@ fn is_host_process(request: &Request<'_>) -> bool {
     request.config.windows.as_ref().and_then(|windows| windows.security_context.as_ref()).is_some_and(|security| security.host_process)
 }
 
+/// The domain of the group managed service account that the container's credential specification names. Programs cannot log on to it: there
+/// is no domain controller.
+fn domain(request: &Request<'_>) -> Result<Option<String>> {
+    let security = request.config.windows.as_ref().and_then(|windows| windows.security_context.as_ref());
+    domain_of(security.map_or("", |security| security.credential_spec.as_str()))
+}
+
+fn domain_of(credential_spec: &str) -> Result<Option<String>> {
+    if credential_spec.is_empty() {
+        return Ok(None);
+    }
+    // The parser's reason would quote the document.
+    let refused = "the credential specification is no JSON document with DomainJoinConfig.DnsName; take the one that New-CredentialSpec made";
+    let document: serde_json::Value = serde_json::from_str(credential_spec).ok().context(refused)?;
+    let name = document.pointer("/DomainJoinConfig/DnsName").and_then(serde_json::Value::as_str).context(refused)?;
+    Ok(Some(name.to_owned()))
+}
+
 /// The directory in which the program starts; empty: the root of drive C.
 fn working_dir(request: &Request<'_>) -> String {
     let named = request.working_dir();
@@ -175,6 +195,17 @@ fn known_account(request: &Request<'_>) -> Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_credential_specification_names_its_domain() {
+        assert_eq!(domain_of("").unwrap(), None);
+        let spec = r#"{"CmsPlugins":["ActiveDirectory"],"DomainJoinConfig":{"DnsName":"contoso.org","NetBiosName":"CONTOSO"}}"#;
+        assert_eq!(domain_of(spec).unwrap().as_deref(), Some("contoso.org"));
+        for wrong in ["contoso.org", "{}", r#"{"DomainJoinConfig":{"DnsName":7}}"#] {
+            let error = domain_of(wrong).unwrap_err().to_string();
+            assert!(error.contains("DomainJoinConfig.DnsName") && !error.contains("contoso.org"), "{error}");
+        }
+    }
 
     #[test]
     fn cpu_caps_are_shares_of_the_whole_machine() {

@@ -43,6 +43,12 @@ pub(in super::super) fn build(dir: &Path, target: &Path, wine: &WineRoot, spec: 
     if let Some(layers) = &wine.host_process {
         host_process::build(dir, target, &wine::drive(&prefix), layers, spec)?;
     }
+    if let Some(power) = &wine.power {
+        let place = target.join(guest::tools::POWER);
+        std::fs::create_dir(&place)?;
+        bind(power, &place, false)?;
+        remount_readonly(&place).context("cannot show the power switch of the node")?;
+    }
     let account = Account::find(&spec.account)?;
     profile(&prefix, account)?;
     settings(target, wine, account)?;
@@ -117,6 +123,9 @@ fn settings(target: &Path, wine: &WineRoot, account: Account) -> Result<()> {
     // Wine's own fonts are enough; without this file each program would complain.
     std::fs::create_dir(etc.join("fonts"))?;
     std::fs::write(etc.join("fonts/fonts.conf"), "<?xml version=\"1.0\"?>\n<fontconfig><cachedir>/tmp/fonts</cachedir></fontconfig>\n")?;
+    if let Some(domain) = &wine.domain {
+        std::fs::write(target.join(guest::tools::DOMAIN), domain)?;
+    }
     if let Some(resolver) = &wine.resolver {
         std::fs::copy(resolver, etc.join("resolv.conf")).with_context(|| format!("cannot copy {}", resolver.display()))?;
     }
