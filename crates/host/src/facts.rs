@@ -83,6 +83,8 @@ mod imp;
 
 #[cfg(windows)]
 pub(crate) use imp::disk_space;
+#[cfg(windows)]
+pub(crate) use imp::string as registry_text;
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {

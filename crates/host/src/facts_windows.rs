@@ -17,7 +17,7 @@ fn wide(text: &str) -> Vec<u16> {
     text.encode_utf16().chain([0]).collect()
 }
 
-fn string(key: &str, value: &str) -> Option<String> {
+pub(crate) fn string(key: &str, value: &str) -> Option<String> {
     let mut buffer = [0u16; 512];
     let mut size = size_of_val(&buffer) as u32;
     // SAFETY: both names end with NUL; the buffer has `size` bytes.

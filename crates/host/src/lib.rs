@@ -10,6 +10,8 @@ mod machine;
 mod process;
 mod root;
 mod routes;
+#[cfg(windows)]
+mod windows_machine;
 
 #[cfg(target_os = "linux")]
 pub use addresses::LinuxAddresses;
@@ -26,9 +28,12 @@ pub use machine::{Available, Counters, Load, Machine, Traffic};
 pub use process::end_process;
 pub use root::{
     Beneath, FileKind, GroupOwner, Hold, HostError, HostRoot, Reader, Resolved, Socket, SocketListener, Space, Usage, VolumeFile, last_changed,
+    make_private_dir,
 };
 #[cfg(target_os = "linux")]
 pub use routes::LinuxRoutes;
 #[cfg(windows)]
 pub use routes::WindowsRoutes;
 pub use routes::{HostRoute, OUR_PROTOCOL, Routes, RoutesError};
+#[cfg(windows)]
+pub use windows_machine::{fixed_drives, resolver, set_priority_class};

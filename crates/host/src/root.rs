@@ -275,7 +275,8 @@ impl HostRoot {
     }
 
     /// Makes a directory and its parents. Those it makes get `mode`; existing ones stay as they
-    /// are.
+    /// are. On Windows the bits for others decide whether users of the node and of containers may read and write there, as in upstream's
+    /// MkdirAll; SYSTEM and administrators may do all, and nothing is inherited.
     pub fn create_dir_all(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
         self.root(path)?.create_dir_all(path.components(), mode).map_err(error("create directory", path))
     }
@@ -288,6 +289,23 @@ impl HostRoot {
     /// Writes into a file that is there, through no link, and in one piece: for files in which the kernel takes settings.
     pub fn write_into(&self, path: &PodPath, bytes: &[u8]) -> Result<(), HostError> {
         self.root(path)?.write_into(path.components(), bytes).map_err(error("write", path))
+    }
+
+    /// The same for a place of the node's users: on Windows directories that it makes have the access list that the one above hands down,
+    /// where those of [`Self::create_dir_all`] have one of their own.
+    pub fn create_shared_dir_all(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
+        self.root(path)?.create_shared_dir_all(path.components(), mode).map_err(error("create directory", path))
+    }
+
+    /// Makes a directory of the agent's own, with its parents, or takes over one that is there. On Windows nobody but SYSTEM and administrators
+    /// gets into it; one that belongs to another account is refused, because that account may have put something there.
+    pub fn make_private(&self, path: &PodPath) -> Result<(), HostError> {
+        self.root(path)?.make_private(path.components()).map_err(error("restrict", path))
+    }
+
+    /// Makes an empty file unless something is there already. For a place of the node's users, as [`Self::create_shared_dir_all`].
+    pub fn create_shared_file(&self, path: &PodPath, mode: u32) -> Result<(), HostError> {
+        self.root(path)?.create_shared_file(path.components(), mode).map_err(error("create", path))
     }
 
     /// Makes an empty file unless something is there already.
@@ -489,11 +507,23 @@ impl HostRoot {
     }
 
     fn root(&self, path: &PodPath) -> Result<&imp::Root, HostError> {
+        if path.is_remote() {
+            return Err(PathError::NotLocal(path.to_string()).into());
+        }
         self.drives.get(&path.drive()).ok_or_else(|| HostError::NoDrive {
             drive: path.drive().unwrap_or('/'),
             present: self.drives().map(String::from).collect::<Vec<_>>().join(", "),
         })
     }
+}
+
+/// Makes a directory of this machine's for keys and the like, with its parents. On Windows as [`HostRoot::make_private`].
+///
+/// # Errors
+/// What the system says.
+pub fn make_private_dir(path: &std::path::Path) -> io::Result<()> {
+    std::fs::create_dir_all(path.parent().unwrap_or(path))?;
+    imp::make_private_dir(path)
 }
 
 /// Directories within each other that a measurement enters: each holds a descriptor.

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::os::NodeOs;
 
 /// An absolute path below a node's root: drive (Windows only) and plain components. Holds no
-/// `.`/`..`, no separator, and on Windows no name the file system treats specially.
+/// `.`/`..`, no separator, and on Windows no name the file system treats specially. What [`PodPath::remote`] reads is below no drive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodPath {
     drive: Option<char>,
@@ -35,6 +35,9 @@ pub enum PathError {
         why: &'static str,
     },
 }
+
+/// In the place of a drive's letter, of what is on none.
+const REMOTE: char = '\\';
 
 impl PodPath {
     /// Reads a path in the form of a node's OS. Windows: `C:\x`, `c:/x`, `\x`, `/x` (drive C).
@@ -66,6 +69,26 @@ impl PodPath {
         }
         let components = split(text, rest.split(is_sep), windows_name_problem)?;
         Ok(PodPath { drive: Some(drive), components })
+    }
+
+    /// Reads what is on no drive of a Windows node: a named pipe (`\\\\.\\pipe\\x`) or a path on a share (`\\\\server\\share\\x`). None for other
+    /// texts, devices and paths of Windows' own forms (`\\\\?\\…`) among them, which lead around every rule of paths.
+    pub fn remote(os: NodeOs, text: &str) -> Option<Self> {
+        let rest = text.strip_prefix(r"\\").or_else(|| text.strip_prefix("//")).filter(|_| os.is_windows())?;
+        let mut components: Vec<String> = rest.split(['/', '\\']).map(str::to_owned).collect();
+        if components.last().is_some_and(String::is_empty) {
+            components.pop();
+        }
+        let is_plain = |name: &String| !matches!(name.as_str(), "" | "." | "..") && windows_name_problem(name).is_none();
+        let is_pipe = matches!(&components[..], [dot, pipe, name, ..] if dot == "." && pipe.eq_ignore_ascii_case("pipe") && !name.is_empty());
+        let is_share = components.len() >= 2 && components.iter().all(is_plain);
+        let has_control = components.iter().any(|name| name.chars().any(char::is_control));
+        ((is_pipe && !has_control) || is_share).then_some(PodPath { drive: Some(REMOTE), components })
+    }
+
+    /// Whether it is a named pipe or on a share.
+    pub fn is_remote(&self) -> bool {
+        self.drive == Some(REMOTE)
     }
 
     /// The root of a drive (`C`) or, with None, of a Linux node.
@@ -120,6 +143,7 @@ impl fmt::Display for PodPath {
     /// The node's own form: `C:\a\b` or `/a/b`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.drive {
+            Some(REMOTE) => write!(f, "\\\\{}", self.components.join("\\")),
             Some(drive) => write!(f, "{drive}:\\{}", self.components.join("\\")),
             None => write!(f, "/{}", self.components.join("/")),
         }
@@ -193,6 +217,38 @@ mod tests {
     use proptest::prelude::*;
 
     const WIN: NodeOs = NodeOs::Windows { build: 20348 };
+
+    #[test]
+    fn pipes_and_shares_are_read_and_nothing_else() {
+        for (text, shown) in [
+            (r"\\.\pipe\docker_engine", r"\\.\pipe\docker_engine"),
+            ("//./pipe/csi/proxy-v1", r"\\.\pipe\csi\proxy-v1"),
+            (r"\\files\data\a b\", r"\\files\data\a b"),
+        ] {
+            let path = PodPath::remote(WIN, text).unwrap();
+            assert_eq!((path.to_string().as_str(), path.is_remote()), (shown, true), "{text}");
+        }
+        for text in [
+            r"C:\x",
+            r"\x",
+            r"\\server",
+            r"\\server\share\..\x",
+            r"\\?\C:\x",
+            r"\\?\pipe\x",
+            r"\\.\C:",
+            r"\\.\PhysicalDrive0",
+            r"\\.\pipe",
+            r"\\.\pipe\",
+            "\\\\.\\pipe\\a\0b",
+            r"\\server\share\x:y",
+            r"\\\x\y",
+            "",
+        ] {
+            assert_eq!(PodPath::remote(WIN, text), None, "{text}");
+        }
+        assert_eq!(PodPath::remote(NodeOs::Linux, r"\\.\pipe\x"), None);
+        assert!(!PodPath::parse(WIN, r"C:\x").unwrap().is_remote());
+    }
 
     #[test]
     fn windows_paths_parse() {

@@ -196,8 +196,15 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     let cri = config.cri.clone();
     let dir = config.root.parse(&config.root_dir)?;
     let pods_dir = dir.join("pods").map_err(host::HostError::from)?;
-    config.root.create_dir_all(&pods_dir, 0o750)?;
-    config.root.create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
+    if config.root.os().is_windows() {
+        let logs = config.root.parse("/var/log/pods")?;
+        for own in [&dir, &pods_dir, &logs] {
+            config.root.make_private(own)?;
+        }
+    } else {
+        config.root.create_dir_all(&pods_dir, 0o750)?;
+        config.root.create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
+    }
     let storage = match config.capacity.ephemeral_storage_bytes {
         0 => config.root.space(&dir)?.capacity,
         declared => declared,

@@ -11,6 +11,8 @@ const ADMINISTRATORS: &str = "S-1-5-32-544";
 const USERS: &str = "S-1-5-32-545";
 /// Reading and executing.
 const READ: &str = "0x1200a9";
+/// All but changing the access list and the owner.
+const MODIFY: &str = "0x1301bf";
 
 impl Reader {
     /// The account's SID. Short names of SDDL are fewer where Wine reads them.
@@ -38,9 +40,35 @@ pub(super) fn sddl(readers: &BTreeSet<Reader>) -> String {
     text
 }
 
+/// For what is made with permission bits (upstream's Chmod, pkg/util/filesystem/util_windows.go): those for others are users' of the node and of
+/// containers.
+pub(super) fn of_mode(mode: u32) -> String {
+    let mut text = sddl(&BTreeSet::new());
+    let rights = match (mode & 0o005 != 0, mode & 0o002 != 0) {
+        (_, true) => MODIFY,
+        (true, false) => READ,
+        (false, false) => return text,
+    };
+    for reader in [Reader::Users, Reader::ContainerAdministrator, Reader::ContainerUser] {
+        let _ = write!(text, "(A;OICI;{rights};;;{})", reader.sid());
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_for_others_are_for_users_and_containers() {
+        let own = "D:P(A;OICI;FA;;;S-1-3-4)(A;OICI;FA;;;S-1-5-18)(A;OICI;FA;;;S-1-5-32-544)";
+        for mode in [0o600, 0o700, 0o750, 0o770] {
+            assert_eq!(of_mode(mode), own, "{mode:o}");
+        }
+        let with = |rights: &str| ["S-1-5-32-545", "S-1-5-93-2-1", "S-1-5-93-2-2"].map(|sid| format!("(A;OICI;{rights};;;{sid})")).concat();
+        assert_eq!((of_mode(0o755), of_mode(0o644)), (own.to_owned() + &with("0x1200a9"), own.to_owned() + &with("0x1200a9")));
+        assert_eq!((of_mode(0o777), of_mode(0o666)), (own.to_owned() + &with("0x1301bf"), own.to_owned() + &with("0x1301bf")));
+    }
 
     #[test]
     fn nobody_but_the_named_reads_a_volume() {

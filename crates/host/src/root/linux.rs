@@ -29,6 +29,10 @@ pub(super) struct Root {
     fold_case: bool,
 }
 
+pub(super) fn make_private_dir(path: &std::path::Path) -> io::Result<()> {
+    std::fs::create_dir_all(path)
+}
+
 impl Root {
     pub(super) fn open(dir: PathBuf, fold_case: bool) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -128,6 +132,18 @@ impl Root {
     pub(super) fn write_into(&self, path: &[String], bytes: &[u8]) -> io::Result<()> {
         let written = nix::unistd::write(self.open_straight(path, OFlag::O_WRONLY)?, bytes)?;
         if written == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
+    pub(super) fn create_shared_dir_all(&self, path: &[String], mode: u32) -> io::Result<()> {
+        self.create_dir_all(path, mode)
+    }
+
+    pub(super) fn make_private(&self, path: &[String]) -> io::Result<()> {
+        self.create_dir_all(path, 0o750)
+    }
+
+    pub(super) fn create_shared_file(&self, path: &[String], mode: u32) -> io::Result<()> {
+        self.create_file(path, mode)
     }
 
     pub(super) fn create_file(&self, path: &[String], mode: u32) -> io::Result<()> {

@@ -11,12 +11,15 @@ use std::path::{Path, PathBuf};
 use windows_sys::Wdk::Storage::FileSystem::{FILE_CREATE, FILE_NON_DIRECTORY_FILE, FILE_OPEN, FILE_OPEN_IF};
 use windows_sys::Win32::Storage::FileSystem::{
     DELETE, FILE_APPEND_DATA, FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_REPARSE_POINT, FILE_FLAG_BACKUP_SEMANTICS, FILE_GENERIC_WRITE,
-    FILE_LIST_DIRECTORY, FILE_READ_ATTRIBUTES, FILE_READ_DATA, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_TRAVERSE, WRITE_DAC,
+    FILE_LIST_DIRECTORY, FILE_READ_ATTRIBUTES, FILE_READ_DATA, FILE_SHARE_DELETE, FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_TRAVERSE, READ_CONTROL,
+    WRITE_DAC,
 };
 
 use super::{Beneath, FileKind, GroupOwner, Hold, MAX_DEPTH, Reader, Resolved, Socket, Space, Usage, VolumeFile, acl, too_deep};
 use nt::{Descriptor, Entry, How};
 
+#[path = "windows/copies.rs"]
+mod copies;
 #[path = "windows/nt.rs"]
 mod nt;
 #[cfg(test)]
@@ -24,6 +27,8 @@ mod nt;
 mod tests;
 
 const DATA: &str = "..data";
+/// The bits of what is the agent's alone.
+const PRIVATE: u32 = 0o700;
 /// Others may do with the object what they like.
 const SHARED: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 /// Nobody may remove the object or give it another name.
@@ -73,6 +78,12 @@ fn make_dir(dir: &File, name: &str, descriptor: Option<&Descriptor>) -> io::Resu
     open_plain(dir, name, How { disposition: FILE_OPEN_IF, descriptor, ..DIRECTORY.directory() })
 }
 
+pub(super) fn make_private_dir(path: &Path) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy().into_owned();
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Root::open(parent.to_owned(), true)?.make_private(&[name])
+}
+
 impl Root {
     pub(super) fn open(dir: PathBuf, _fold_case: bool) -> io::Result<Self> {
         let access = FILE_LIST_DIRECTORY | FILE_TRAVERSE | FILE_READ_ATTRIBUTES;
@@ -109,7 +120,12 @@ impl Root {
         Ok(Resolved { kind: kind_of(nt::entry(&handle)?), handle, path: self.text(path) })
     }
 
-    pub(super) fn create_dir_all(&self, path: &[String], _mode: u32) -> io::Result<()> {
+    pub(super) fn create_dir_all(&self, path: &[String], mode: u32) -> io::Result<()> {
+        let descriptor = Descriptor::parse(&acl::of_mode(mode))?;
+        path.iter().try_fold(self.handle.try_clone()?, |here, name| make_dir(&here, name, Some(&descriptor))).map(drop)
+    }
+
+    pub(super) fn create_shared_dir_all(&self, path: &[String], _mode: u32) -> io::Result<()> {
         path.iter().try_fold(self.handle.try_clone()?, |here, name| make_dir(&here, name, None)).map(drop)
     }
 
@@ -127,6 +143,22 @@ impl Root {
         self.object(path, How { access, options: FILE_NON_DIRECTORY_FILE, ..THERE })?.write_all(bytes)
     }
 
+    pub(super) fn make_private(&self, path: &[String]) -> io::Result<()> {
+        self.create_dir_all(path, PRIVATE)?;
+        let (dir, name) = self.parent(path)?;
+        let access = READ_CONTROL | WRITE_DAC | FILE_READ_ATTRIBUTES;
+        let object = open_plain(&dir, name, How { access, ..THERE.directory() })?;
+        if !nt::is_ours(&object)? {
+            let words = "it belongs to another account, which may have put files there; remove it, or make Administrators its owner";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, words));
+        }
+        Descriptor::parse(&acl::of_mode(PRIVATE))?.protect(&object)
+    }
+
+    pub(super) fn create_shared_file(&self, path: &[String], _mode: u32) -> io::Result<()> {
+        self.append(path, None).map(drop)
+    }
+
     pub(super) fn create_file(&self, path: &[String], mode: u32) -> io::Result<()> {
         self.open_append(path, mode).map(drop)
     }
@@ -135,16 +167,21 @@ impl Root {
         self.object(path, How { access: FILE_READ_DATA | FILE_READ_ATTRIBUTES, options: FILE_NON_DIRECTORY_FILE, ..THERE })
     }
 
-    pub(super) fn open_append(&self, path: &[String], _mode: u32) -> io::Result<File> {
-        let access = FILE_APPEND_DATA | FILE_READ_ATTRIBUTES;
-        self.object(path, How { access, disposition: FILE_OPEN_IF, options: FILE_NON_DIRECTORY_FILE, ..THERE })
+    pub(super) fn open_append(&self, path: &[String], mode: u32) -> io::Result<File> {
+        self.append(path, Some(&Descriptor::parse(&acl::of_mode(mode))?))
     }
 
-    pub(super) fn write_file(&self, path: &[String], bytes: &[u8], _mode: u32) -> io::Result<()> {
+    /// Opens a file for appending; one that is made gets the descriptor.
+    fn append(&self, path: &[String], descriptor: Option<&Descriptor>) -> io::Result<File> {
+        let access = FILE_APPEND_DATA | FILE_READ_ATTRIBUTES;
+        self.object(path, How { access, disposition: FILE_OPEN_IF, options: FILE_NON_DIRECTORY_FILE, descriptor, ..THERE })
+    }
+
+    pub(super) fn write_file(&self, path: &[String], bytes: &[u8], mode: u32) -> io::Result<()> {
         let (dir, name) = self.parent(path)?;
         let temporary = format!(".{name}.new");
         missing_is_fine(remove_entry(&dir, &temporary, 0))?;
-        let file = write_new(&dir, &temporary, bytes)?;
+        let file = write_new(&dir, &temporary, bytes, Some(&Descriptor::parse(&acl::of_mode(mode))?))?;
         nt::rename(&file, &dir, name)
     }
 
@@ -277,6 +314,7 @@ impl Root {
         let (dir, text) = (self.descend(path)?, self.text(path));
         if let Some(old) = current(&dir)?
             && volume_is(&dir, &old, files)?
+            && (is_linked(&dir)? || copies::are(&dir, files)?)
         {
             return Ok(false);
         }
@@ -287,12 +325,16 @@ impl Root {
             let mut parts: Vec<&str> = name.split('/').filter(|part| !part.is_empty()).collect();
             let leaf = parts.pop().ok_or(io::ErrorKind::InvalidFilename)?;
             let holder = parts.iter().try_fold(inner.try_clone()?, |here, part| make_dir(&here, part, None))?;
-            write_new(&holder, leaf, &file.bytes)?;
+            write_new(&holder, leaf, &file.bytes, None)?;
         }
         // Windows cannot rename over a directory link: readers may see nothing for a moment, as with upstream's kubelet.
         missing_is_fine(remove_entry(&dir, DATA, 0))?;
         std::os::windows::fs::symlink_dir(&fresh, text.join(DATA))?;
-        link_names(&dir, &text, files)?;
+        if is_linked(&dir)? {
+            link_names(&dir, &text, files)?;
+        } else {
+            copies::write(&dir, files)?;
+        }
         for (name, _) in nt::list(&dir)? {
             if name.starts_with("..") && name != DATA && name != fresh {
                 remove_entry(&dir, &name, 0)?;
@@ -310,9 +352,9 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn write_new(dir: &File, name: &str, bytes: &[u8]) -> io::Result<File> {
+fn write_new(dir: &File, name: &str, bytes: &[u8], descriptor: Option<&Descriptor>) -> io::Result<File> {
     let access = FILE_GENERIC_WRITE | DELETE;
-    let how = How { access, disposition: FILE_CREATE, options: FILE_NON_DIRECTORY_FILE, ..THERE };
+    let how = How { access, disposition: FILE_CREATE, options: FILE_NON_DIRECTORY_FILE, descriptor, ..THERE };
     let mut file = nt::open_at(dir, name, how)?;
     file.write_all(bytes)?;
     Ok(file)
@@ -332,19 +374,25 @@ fn remove_entry(dir: &File, name: &str, depth: usize) -> io::Result<()> {
     nt::remove(&object)
 }
 
+/// Whether the system made the link to the newest generation. Wine 8 says that it did, and makes nothing.
+fn is_linked(dir: &File) -> io::Result<bool> {
+    Ok(nt::list(dir)?.iter().any(|(name, _)| name == DATA))
+}
+
 /// The newest generation in a volume of the agent's own.
 fn current(dir: &File) -> io::Result<Option<String>> {
-    let names = nt::list(dir)?;
-    if !names.iter().any(|(name, _)| name == DATA) {
-        return Ok(None);
-    }
-    let generations = names.into_iter().filter(|(name, entry)| name.starts_with("..") && kind_of(*entry) == FileKind::Directory);
+    let generations = nt::list(dir)?.into_iter().filter(|(name, entry)| name.starts_with("..") && kind_of(*entry) == FileKind::Directory);
     Ok(generations.map(|(name, _)| name).max())
 }
 
 /// Whether the generation `old` holds exactly `files`.
 fn volume_is(dir: &File, old: &str, files: &BTreeMap<String, VolumeFile>) -> io::Result<bool> {
     let inner = open_plain(dir, old, DIRECTORY.directory())?;
+    Ok(holds(&inner, files) && count_files(&inner, 0)? == files.len())
+}
+
+/// Whether the files are in a directory as they should be.
+fn holds(inner: &File, files: &BTreeMap<String, VolumeFile>) -> bool {
     let same = |(name, file): (&String, &VolumeFile)| -> io::Result<bool> {
         let mut parts: Vec<&str> = name.split('/').filter(|part| !part.is_empty()).collect();
         let Some(leaf) = parts.pop() else { return Ok(false) };
@@ -354,7 +402,7 @@ fn volume_is(dir: &File, old: &str, files: &BTreeMap<String, VolumeFile>) -> io:
         open_plain(&holder, leaf, how)?.take(file.bytes.len() as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes == file.bytes)
     };
-    Ok(files.iter().all(|entry| same(entry).unwrap_or(false)) && count_files(&inner, 0)? == files.len())
+    files.iter().all(|entry| same(entry).unwrap_or(false))
 }
 
 fn count_files(dir: &File, depth: usize) -> io::Result<usize> {

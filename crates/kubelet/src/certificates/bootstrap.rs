@@ -209,7 +209,7 @@ impl Bootstrap {
             return Ok(key);
         }
         let failed = |source| BootstrapError::Key(pki::Error::File { operation: "making", path: self.cert_dir.clone(), source });
-        fs::create_dir_all(&self.cert_dir).map_err(failed)?;
+        host::make_private_dir(&self.cert_dir).map_err(failed)?;
         let key = Key::generate().map_err(BootstrapError::Key)?;
         pki::write_private(&path, &key.pem()).map_err(BootstrapError::Key)?;
         Ok(key)

@@ -187,8 +187,34 @@ pub(super) fn unsupported(volume: &Volume) -> VolumeError {
     VolumeError::Unsupported(kind.unwrap_or_else(|| "(none)".to_owned()))
 }
 
+/// Checks a named pipe or a path on a share against its type. Without a type nothing is checked, as for every hostPath: the runtime opens it.
+fn check_remote(source: &HostPathVolumeSource, path: PodPath, kind: impl Fn(&str) -> Option<FileKind>) -> Result<PodPath, VolumeError> {
+    let wanted = source.type_.as_deref().unwrap_or_default();
+    // A pipe is none of the kinds that have a type, as upstream.
+    let found = if path.components().first().is_some_and(|name| name == ".") { None } else { kind(&path.to_string()) };
+    let is_not = |expected| Err(VolumeError::HostPathType { path: source.path.clone(), expected });
+    match (wanted, found) {
+        ("", _) | ("DirectoryOrCreate" | "Directory", Some(FileKind::Directory)) | ("FileOrCreate" | "File", Some(FileKind::File)) => Ok(path),
+        ("DirectoryOrCreate" | "Directory", _) => is_not("directory"),
+        ("FileOrCreate" | "File", _) => is_not("file"),
+        ("Socket", _) => is_not("socket"),
+        ("CharDevice", _) => is_not("character device"),
+        ("BlockDevice", _) => is_not("block device"),
+        (other, _) => Err(VolumeError::HostPathTypeUnknown(other.to_owned())),
+    }
+}
+
+/// What a path on a share is, which is below no drive of the node.
+fn kind_on_share(path: &str) -> Option<FileKind> {
+    let metadata = std::fs::metadata(path).ok().filter(|_| cfg!(windows))?;
+    Some(if metadata.is_dir() { FileKind::Directory } else { FileKind::File })
+}
+
 /// Checks a hostPath against its type (upstream hostpath volume's type checkers).
 fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<PodPath, VolumeError> {
+    if let Some(remote) = PodPath::remote(root.os(), &source.path) {
+        return check_remote(source, remote, kind_on_share);
+    }
     let path = root.parse(&source.path)?;
     let found = root.kind(&path)?;
     let wanted = source.type_.as_deref().unwrap_or_default();
@@ -201,11 +227,11 @@ fn check_host_path(root: &HostRoot, source: &HostPathVolumeSource) -> Result<Pod
         | ("CharDevice", Some(FileKind::CharDevice))
         | ("BlockDevice", Some(FileKind::BlockDevice)) => Ok(path),
         ("DirectoryOrCreate", None) => {
-            root.create_dir_all(&path, 0o755)?;
+            root.create_shared_dir_all(&path, 0o755)?;
             Ok(path)
         }
         ("FileOrCreate", None) => {
-            root.create_file(&path, 0o644)?;
+            root.create_shared_file(&path, 0o644)?;
             Ok(path)
         }
         ("DirectoryOrCreate" | "Directory", _) => is_not("directory"),
@@ -230,6 +256,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn pipes_and_shares_are_host_paths_of_windows() {
+        let os = host::NodeOs::Windows { build: 20348 };
+        let of = |path: &str, type_: &str| {
+            let source = HostPathVolumeSource { path: path.to_owned(), type_: Some(type_.to_owned()).filter(|type_| !type_.is_empty()) };
+            let kind = |path: &str| path.ends_with("dir").then_some(FileKind::Directory).or(path.ends_with("file").then_some(FileKind::File));
+            let remote = PodPath::remote(os, path).unwrap();
+            check_remote(&source, remote, kind).map(|path| path.to_string()).map_err(|error| error.to_string())
+        };
+        let pipe = r"\\.\pipe\docker_engine";
+        assert_eq!(of(pipe, ""), Ok(pipe.to_owned()));
+        for kind in ["File", "Directory", "Socket", "CharDevice", "FileOrCreate", "Other"] {
+            assert!(of(pipe, kind).is_err(), "{kind}");
+        }
+        assert_eq!(of(r"\\files\share\dir", "Directory"), Ok(r"\\files\share\dir".to_owned()));
+        assert!(of("//files/share/file", "File").is_ok() && of("//files/share/gone", "").is_ok());
+        assert!(of("//files/share/file", "Directory").unwrap_err().contains("directory"));
+        // A whole check, and what never was a path.
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::windows(os, [('C', dir.path().to_owned())]).unwrap();
+        let check = |path: &str| check_host_path(&root, &HostPathVolumeSource { path: path.to_owned(), type_: None }).map(|path| path.to_string());
+        assert_eq!(check("//./pipe/x").unwrap(), r"\\.\pipe\x");
+        assert!(check(r"\\.\PhysicalDrive0").is_err() && check(r"\\?\C:\x").is_err());
+    }
 
     #[test]
     fn secrets_are_read_by_the_accounts_that_the_pod_names() {

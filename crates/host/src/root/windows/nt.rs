@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::windows::fs::MetadataExt as _;
-use std::os::windows::io::{AsRawHandle, FromRawHandle};
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr;
 
 use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
@@ -15,7 +15,9 @@ use windows_sys::Wdk::Storage::FileSystem::{
 use windows_sys::Win32::Foundation::{ERROR_NO_MORE_FILES, HANDLE, LocalFree, NTSTATUS, OBJ_CASE_INSENSITIVE, RtlNtStatusToDosError, UNICODE_STRING};
 use windows_sys::Win32::Security::Authorization::{ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1};
 use windows_sys::Win32::Security::{
-    DACL_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, SECURITY_DESCRIPTOR, SetKernelObjectSecurity,
+    DACL_SECURITY_INFORMATION, EqualSid, GetKernelObjectSecurity, GetSecurityDescriptorOwner, GetTokenInformation, IsWellKnownSid,
+    OWNER_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, SECURITY_DESCRIPTOR, SetKernelObjectSecurity, TOKEN_QUERY,
+    TOKEN_USER, TokenUser, WinBuiltinAdministratorsSid, WinLocalSystemSid,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     FILE_ATTRIBUTE_NORMAL, FILE_ATTRIBUTE_REPARSE_POINT, FILE_ATTRIBUTE_TAG_INFO, FILE_DISPOSITION_FLAG_DELETE,
@@ -24,6 +26,7 @@ use windows_sys::Win32::Storage::FileSystem::{
     FileIdBothDirectoryInfo, FileIdBothDirectoryRestartInfo, GetFileInformationByHandleEx, SYNCHRONIZE, SetFileInformationByHandle,
 };
 use windows_sys::Win32::System::IO::IO_STATUS_BLOCK;
+use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
 /// `FileRenameInformation`, and its form with flags (Windows 10 1709).
 const RENAME: FILE_INFORMATION_CLASS = 10;
@@ -192,7 +195,8 @@ pub(super) fn rename(object: &File, dir: &File, name: &str) -> io::Result<()> {
     let text = wide(name);
     let bytes = size_of_val(text.as_slice());
     let head = std::mem::offset_of!(FILE_RENAME_INFO, FileName);
-    let size = head + bytes;
+    // Windows takes no fewer bytes than the structure has, whatever the name.
+    let size = (head + bytes).max(size_of::<FILE_RENAME_INFO>());
     let mut buffer = vec![0u64; size.div_ceil(8) + 1];
     let info = buffer.as_mut_ptr().cast::<FILE_RENAME_INFO>();
     // SAFETY: the buffer is larger than the structure with its name, and aligned for it.
@@ -232,6 +236,32 @@ impl Descriptor {
         let what = DACL_SECURITY_INFORMATION | PROTECTED_DACL_SECURITY_INFORMATION;
         // SAFETY: the descriptor is one that Windows made.
         last(unsafe { SetKernelObjectSecurity(object.as_raw_handle(), what, self.0) })
+    }
+}
+
+/// Whether an open object belongs to this process's account, SYSTEM or administrators.
+pub(super) fn is_ours(object: &File) -> io::Result<bool> {
+    let mut buffer = [0_u64; 64];
+    let (size, mut needed) = (size_of_val(&buffer) as u32, 0);
+    let descriptor = buffer.as_mut_ptr().cast::<core::ffi::c_void>();
+    let (mut owner, mut defaulted) = (ptr::null_mut(), 0);
+    let mut token: HANDLE = ptr::null_mut();
+    let mut user = [0_u64; 32];
+    // SAFETY: buffers have the sizes that are told and are aligned; the SIDs lie in them and are read while they live; answers are written to
+    // owned places, and the handle is owned at once.
+    unsafe {
+        last(GetKernelObjectSecurity(object.as_raw_handle(), OWNER_SECURITY_INFORMATION, descriptor, size, &raw mut needed))?;
+        last(GetSecurityDescriptorOwner(descriptor, &raw mut owner, &raw mut defaulted))?;
+        for known in [WinLocalSystemSid, WinBuiltinAdministratorsSid] {
+            if IsWellKnownSid(owner, known) != 0 {
+                return Ok(true);
+            }
+        }
+        last(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
+        let token = OwnedHandle::from_raw_handle(token);
+        let size = size_of_val(&user) as u32;
+        last(GetTokenInformation(token.as_raw_handle(), TokenUser, user.as_mut_ptr().cast(), size, &raw mut needed))?;
+        Ok(EqualSid(owner, (*user.as_ptr().cast::<TOKEN_USER>()).User.Sid) != 0)
     }
 }
 

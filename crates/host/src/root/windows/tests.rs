@@ -1,4 +1,4 @@
-//! Tests of a Windows node's files, which Wine can run: all but links, which Wine 8 does not make.
+//! Tests of a Windows node's files, which Wine can run. Wine 8 makes no links: there the files of volumes are copies.
 
 use super::super::HostRoot;
 use super::*;
@@ -84,13 +84,49 @@ fn a_volume_is_restricted_and_its_files_are_written_anew() {
     };
     let first = generation();
     assert_eq!(std::fs::read(on_disk.join(&first[0]).join("a")).unwrap(), b"a");
+    assert_eq!(std::fs::read(on_disk.join("a")).unwrap(), b"a", "under its own name");
+    assert!(!root.write_volume(&volume, &files("a"), Some(&readers)).unwrap(), "nothing changes");
+    assert_eq!(generation(), first);
     // One that is there already gets the access list, too.
     root.write_volume(&volume, &files("deep/b"), Some(&readers)).unwrap();
     let second = generation();
     assert_eq!((second.len(), second == first), (1, false), "the old generation goes");
     assert_eq!(std::fs::read(on_disk.join(&second[0]).join("deep").join("b")).unwrap(), b"deep/b");
+    assert_eq!(std::fs::read(on_disk.join("deep").join("b")).unwrap(), b"deep/b");
+    assert!(!on_disk.join("a").exists(), "what is no longer wanted goes");
+    // A file where a directory was, and back.
+    for name in ["deep", "deep/c", "deep/b"] {
+        assert!(root.write_volume(&volume, &files(name), Some(&readers)).unwrap());
+        assert_eq!(std::fs::read(on_disk.join(name)).unwrap(), name.as_bytes());
+        assert_eq!(std::fs::read_dir(&on_disk).unwrap().filter(|entry| entry.as_ref().unwrap().file_name() == "deep").count(), 1);
+    }
+    assert!(!on_disk.join("deep").join("c").exists());
     root.remove_tree(&path(&root, r"C:\pods\u")).unwrap();
     assert!(!dir.path().join(r"pods\u").exists());
+}
+
+#[test]
+fn directories_of_the_agents_own_are_made_and_taken_over() {
+    let (dir, root) = root();
+    let p = |text: &str| path(&root, text);
+    root.make_private(&p(r"C:\var\lib\kubelet")).unwrap();
+    std::fs::create_dir(dir.path().join("mine")).unwrap();
+    root.make_private(&p(r"C:\mine")).unwrap();
+    let keys = dir.path().join(r"keys\pki");
+    super::super::make_private_dir(&keys).unwrap();
+    super::super::make_private_dir(&keys).unwrap();
+    std::fs::write(keys.join("a.key"), "k").unwrap();
+    for (name, mode) in [("private", 0o750), ("readable", 0o755), ("open", 0o777)] {
+        root.create_dir_all(&p(&format!(r"C:\var\lib\kubelet\{name}")), mode).unwrap();
+        root.write_file(&p(&format!(r"C:\var\lib\kubelet\{name}\f")), b"x", 0o644).unwrap();
+        assert_eq!(root.read(&p(&format!(r"C:\var\lib\kubelet\{name}\f")), 2).unwrap().unwrap(), b"x");
+    }
+    root.create_shared_dir_all(&p(r"C:\data\a"), 0o755).unwrap();
+    root.create_shared_file(&p(r"C:\data\a\f"), 0o644).unwrap();
+    for mode in [0o700, 0o755, 0o777] {
+        Descriptor::parse(&acl::of_mode(mode)).unwrap();
+    }
+    assert!(root.make_private(&p(r"C:\")).is_err(), "a drive is no directory of the agent's");
 }
 
 #[test]
