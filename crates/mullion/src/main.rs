@@ -11,6 +11,7 @@ mod cli;
 mod exit;
 mod explain;
 mod hns;
+mod log_file;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -71,7 +72,7 @@ fn init_logs() {
 }
 
 /// The same, with what is logged where `MULLION_LOG` says nothing, and a file in the place of standard error.
-fn init_logs_with(default: &str, file: Option<std::fs::File>) {
+fn init_logs_with(default: &str, file: Option<log_file::LogFile>) {
     use std::io::IsTerminal as _;
     let filter = tracing_subscriber::EnvFilter::try_from_env("MULLION_LOG").unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter);

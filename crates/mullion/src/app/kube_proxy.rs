@@ -19,6 +19,7 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 
 use crate::exit::Failure;
+use crate::log_file::LogFile;
 
 /// Whether a program of that name is this one.
 pub fn is_own_name(name: &str) -> bool {
@@ -63,7 +64,7 @@ pub fn init_logs(part: &str, verbosity: u32, file: Option<&str>) -> Result<()> {
         4.. => format!("info,{part}=debug"),
         _ => "info".to_owned(),
     };
-    let open = |path| std::fs::File::options().append(true).create(true).open(path).with_context(|| format!("--log-file: {path} cannot be opened"));
+    let open = |path: &str| LogFile::open(path.into()).with_context(|| format!("--log-file: {path} cannot be opened"));
     crate::init_logs_with(&default, file.map(open).transpose()?);
     Ok(())
 }

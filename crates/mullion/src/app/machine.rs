@@ -43,7 +43,7 @@ pub fn fill(config: &mut NodeConfig) {
         node.node_ip_is_found = true;
     }
     if node.roots.is_empty() && node.os.is_windows() == cfg!(windows) {
-        node.roots = vec![if cfg!(windows) { r"C=C:\".to_owned() } else { "/".to_owned() }];
+        node.roots = roots();
     }
     set(&mut agent.container_runtime_endpoint, RUNTIME);
     if !node.without.contains(&Part::Fabric) {
@@ -54,6 +54,14 @@ pub fn fill(config: &mut NodeConfig) {
             node.lan = lan.into();
         }
     }
+}
+
+/// The roots of the machine's own files: its fixed drives.
+fn roots() -> Vec<String> {
+    #[cfg(windows)]
+    return host::fixed_drives().into_iter().map(|drive| format!(r"{drive}={drive}:\")).collect();
+    #[cfg(not(windows))]
+    vec!["/".to_owned()]
 }
 
 /// The machine's address on the way to another.
@@ -94,7 +102,7 @@ pub fn self_signed(config: &mut NodeConfig, dir: &Path) -> Result<()> {
     let node = &config.node;
     let (cert, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
     if !(cert.is_file() && key.is_file()) {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}: give another --cert-dir", dir.display()))?;
+        host::make_private_dir(dir).with_context(|| format!("cannot make {}: give another --cert-dir", dir.display()))?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let ca = Ca::generate(&format!("{}-ca@{now}", node.node_name), Duration::from_secs(u64::from(YEAR_DAYS) * 86_400))?;
         let made = ca.issue(&CertRequest {
@@ -167,7 +175,7 @@ mod tests {
         let mut empty = NodeConfig::default();
         fill(&mut empty);
         assert_eq!((empty.kubelet.container_runtime_endpoint.as_str(), empty.node.cni_conf_dir.as_str()), (RUNTIME, CNI_CONF_DIR));
-        assert!(!empty.node.node_name.is_empty() && empty.node.roots.len() == 1);
+        assert!(!empty.node.node_name.is_empty() && !empty.node.roots.is_empty());
         // A Windows node on another machine has no root by itself.
         let mut simulated = NodeConfig::default();
         simulated.node.os = if cfg!(windows) { "linux".parse().unwrap() } else { "windows".parse().unwrap() };

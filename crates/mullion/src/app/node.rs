@@ -8,7 +8,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,6 +76,7 @@ pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<
         let dir = machine::cert_dir(&complete.config.node)?;
         machine::self_signed(&mut complete.config, &dir)?;
     }
+    set_priority(&flags.windows_priorityclass)?;
     if flags.windows_service {
         #[cfg(windows)]
         return super::service::run(super::service::KUBELET, move |stop| crate::run_agent(run(&complete, stop))).map_err(Failure::from);
@@ -83,6 +84,20 @@ pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<
         tracing::warn!("--windows-service has no effect: this is no Windows");
     }
     crate::run_agent(run(&complete, crate::end_requested())).map_err(Failure::from)
+}
+
+/// Upstream's default is the class that processes have anyway.
+fn set_priority(class: &str) -> Result<()> {
+    if class.is_empty() {
+        return Ok(());
+    }
+    #[cfg(windows)]
+    return host::set_priority_class(class).with_context(|| format!("--windows-priorityclass={class}"));
+    #[cfg(not(windows))]
+    {
+        tracing::warn!("--windows-priorityclass={class} has no effect: this is no Windows");
+        Ok(())
+    }
 }
 
 /// Checks values that only their users understand.
@@ -611,15 +626,22 @@ fn taints(config: &Complete) -> Vec<Taint> {
         .collect()
 }
 
-/// The resolver of pods with `dnsPolicy: Default`. A simulated host and a Windows one ask the cluster's server: they have no other here.
+/// The resolver of pods with `dnsPolicy: Default`. A simulated host asks the cluster's server: it has no other.
 fn resolver(config: &Complete) -> Result<kubelet::Resolver> {
     let given = config.config.kubelet.resolv_conf.as_deref();
     let path = match given {
         Some("") => return Ok(kubelet::Resolver::default()),
-        Some(path) if !(cfg!(windows) && path == "Host") => path,
-        _ if is_simulated(config) || cfg!(windows) => {
+        // Unless there is a file of that name, as upstream.
+        Some(path) if !(cfg!(windows) && path == "Host" && !Path::new(path).is_file()) => path,
+        _ if is_simulated(config) => {
             return Ok(kubelet::Resolver { servers: config.cluster_dns.iter().map(ToString::to_string).collect(), ..kubelet::Resolver::default() });
         }
+        #[cfg(windows)]
+        _ => {
+            let (servers, searches) = host::resolver().context("cannot read the machine's DNS servers: give --resolv-conf a file")?;
+            return Ok(kubelet::Resolver { servers, searches, ..kubelet::Resolver::default() });
+        }
+        #[cfg(not(windows))]
         _ => "/etc/resolv.conf",
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the resolver's file {path}: give another --resolv-conf"))?;

@@ -73,6 +73,8 @@ pub struct CommandFlags {
     pub help: bool,
     /// Windows: the service control manager starts and stops this process.
     pub windows_service: bool,
+    /// Windows: the class of the process's priority, by the name of its constant.
+    pub windows_priorityclass: String,
     /// Append the log to this file.
     pub log_file: String,
 }
