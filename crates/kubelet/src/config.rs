@@ -213,6 +213,28 @@ impl Default for Polls {
 /// Completes when the network of a pod with these addresses is as it has to be before a program of the pod runs.
 pub type NetworkGate = Arc<dyn Fn(cluster::Key, Vec<IpAddr>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
+/// Who may use the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Clients may show tokens, which the API server knows (`authentication.webhook.enabled`).
+    pub tokens: bool,
+    /// Clients that show nothing are `system:anonymous`, instead of refused (`authentication.anonymous.enabled`).
+    pub anonymous: bool,
+    /// Whoever is known may do everything; else the API server decides (`authorization.mode: AlwaysAllow`).
+    pub everything: bool,
+    /// How long the API server's answer about a token counts, and its yes and no about a right.
+    pub token: Duration,
+    pub allowed: Duration,
+    pub denied: Duration,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Access { tokens: true, anonymous: false, everything: false, token: seconds(120), allowed: seconds(300), denied: seconds(30) }
+    }
+}
+
 /// The server on :10250.
 pub struct ServerConfig {
     /// Where it listens, bound already.
@@ -222,6 +244,7 @@ pub struct ServerConfig {
     pub client_ca: Option<PathBuf>,
     /// Versions and ciphers.
     pub tls: TlsSettings,
+    pub access: Access,
 }
 
 /// Who says which addresses a Node has.

@@ -168,7 +168,7 @@ fn serve(config: &mut Config, server: ServerConfig, agent: Arc<Agent>, tasks: &m
     };
     let (current, counts) = requested.unzip();
     tasks.spawn(forever(follower.run(current)));
-    let auth = Auth::new(config.client.clone());
+    let auth = Auth::new(config.client.clone(), server.access);
     let certificates = config.client_certificate.take().into_iter().chain(counts);
     let shows = server::Shows { debugging: config.debugging, system_logs: config.system_logs };
     let state = Arc::new(Server::new(agent, auth, configz(config), shows, config.hcn.take(), certificates));

@@ -125,7 +125,7 @@ async fn answer(server: &Arc<Server>, user: Option<User>, request: Request<Incom
     let path = request.uri().path().to_owned();
     let user = match user {
         Some(user) => user,
-        None => match server.auth.user_of_token(request.headers()).await {
+        None => match server.auth.user_of_headers(request.headers()).await {
             Ok(Some(user)) => user,
             Ok(None) => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
             Err(error) => {

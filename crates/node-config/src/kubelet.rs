@@ -1,5 +1,6 @@
 //! KubeletConfiguration, `kubelet.config.k8s.io/v1beta1`: the members that the node agent acts on.
 
+mod access;
 pub mod drop_ins;
 mod gates;
 mod ignored;
@@ -25,6 +26,7 @@ use crate::document::Document;
 use crate::duration::GoDuration;
 use crate::kube_proxy::Logging;
 use crate::values::empty_is_none;
+pub use access::{Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationMode, AuthorizationWebhook, UnknownMode, X509};
 pub use gates::{FEATURE_GATES, FeatureGates};
 pub use image_pulls::{UnknownPolicy, VerificationPolicy};
 pub use node::{CgroupDriver, LeaseSeconds, UnsafeSysctl};
@@ -58,6 +60,8 @@ pub struct KubeletConfiguration {
     pub server_tls_bootstrap: bool,
     /// Which requests the server accepts.
     pub authentication: Authentication,
+    /// What their senders may do.
+    pub authorization: Authorization,
     /// Where the server listens; none is at the node's address.
     #[serde(with = "empty_is_none")]
     pub address: Option<IpAddr>,
@@ -267,23 +271,6 @@ impl TryFrom<i64> for IdsPerPod {
     }
 }
 
-/// `authentication`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Authentication {
-    /// Client certificates.
-    pub x509: X509,
-}
-
-/// `authentication.x509`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct X509 {
-    /// Authority whose client certificates are accepted, a path to PEM.
-    #[serde(rename = "clientCAFile")]
-    pub client_ca_file: String,
-}
-
 impl Default for KubeletConfiguration {
     fn default() -> Self {
         Self {
@@ -295,6 +282,7 @@ impl Default for KubeletConfiguration {
             rotate_certificates: false,
             server_tls_bootstrap: false,
             authentication: Authentication::default(),
+            authorization: Authorization::default(),
             address: None,
             port: 10250,
             enable_server: true,

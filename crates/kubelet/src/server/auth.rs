@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::{HeaderMap, Method};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -10,6 +10,8 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use kube::Api;
 use kube::api::PostParams;
 use sha2::{Digest, Sha256};
+
+use crate::config::Access;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct User {
@@ -19,9 +21,6 @@ pub(crate) struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-const TOKEN: Duration = Duration::from_secs(120);
-const ALLOWED: Duration = Duration::from_secs(300);
-const DENIED: Duration = Duration::from_secs(30);
 /// Entries a cache holds at most; a full one starts over.
 const ENTRIES: usize = 1024;
 
@@ -33,6 +32,7 @@ type Right = (User, String, String);
 /// Answers of the API, remembered for a while.
 pub(crate) struct Auth {
     client: kube::Client,
+    access: Access,
     tokens: Mutex<HashMap<Digested, (Option<User>, Instant)>>,
     rights: Mutex<HashMap<Right, (bool, Instant)>>,
 }
@@ -74,12 +74,20 @@ pub(crate) fn attributes(method: &Method, path: &str) -> (&'static str, Vec<&'st
 }
 
 impl Auth {
-    pub(crate) fn new(client: kube::Client) -> Self {
-        Auth { client, tokens: Mutex::default(), rights: Mutex::default() }
+    pub(crate) fn new(client: kube::Client, access: Access) -> Self {
+        Auth { client, access, tokens: Mutex::default(), rights: Mutex::default() }
+    }
+
+    /// Who sends a request without a client certificate; None who must not.
+    pub(crate) async fn user_of_headers(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
+        if self.access.anonymous && !headers.contains_key(http::header::AUTHORIZATION) {
+            return Ok(Some(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() }));
+        }
+        if self.access.tokens { self.user_of_token(headers).await } else { Ok(None) }
     }
 
     /// The user of a bearer token; None without a valid one.
-    pub(crate) async fn user_of_token(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
+    async fn user_of_token(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
         let header = headers.get(http::header::AUTHORIZATION).and_then(|h| h.to_str().ok());
         let Some(token) = header.and_then(|h| h.strip_prefix("Bearer ")).filter(|t| !t.is_empty()) else {
             return Ok(None);
@@ -87,7 +95,7 @@ impl Auth {
         // The digest, so that no token stays in memory longer than its request.
         let key: Digested = Sha256::digest(token).into();
         if let Some((user, at)) = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&key)
-            && at.elapsed() < TOKEN
+            && at.elapsed() < self.access.token
         {
             return Ok(user.clone());
         }
@@ -110,6 +118,9 @@ impl Auth {
 
     /// Whether the user may do this to the node.
     pub(crate) async fn allowed(&self, user: &User, method: &Method, path: &str, node: &str) -> kube::Result<bool> {
+        if self.access.everything {
+            return Ok(true);
+        }
         let (verb, subresources) = attributes(method, path);
         for subresource in subresources {
             if self.may(user, verb, subresource, node).await? {
@@ -122,7 +133,7 @@ impl Auth {
     async fn may(&self, user: &User, verb: &str, subresource: &str, node: &str) -> kube::Result<bool> {
         let key = (user.clone(), verb.to_owned(), subresource.to_owned());
         if let Some((allowed, at)) = self.rights.lock().unwrap_or_else(PoisonError::into_inner).get(&key)
-            && at.elapsed() < if *allowed { ALLOWED } else { DENIED }
+            && at.elapsed() < if *allowed { self.access.allowed } else { self.access.denied }
         {
             return Ok(*allowed);
         }
@@ -158,6 +169,8 @@ impl Auth {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

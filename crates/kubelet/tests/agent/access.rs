@@ -1,9 +1,11 @@
-//! Whether the agent is healthy, and what its server runs.
+//! Who may use the agent's server, whether it is healthy, and what it runs.
 
 use http::Method;
+use kubelet::Access;
 use serde_json::{Value, json};
 
-use crate::ready_world;
+use crate::common::World;
+use crate::{ready_world, started};
 
 const ADMIN: Option<(&str, &str)> = Some(("admin", "system:masters"));
 
@@ -34,4 +36,28 @@ async fn programs_run_in_containers_and_pods_are_shown_as_the_runtime_has_them()
     assert_eq!((status, checks.as_str()), (200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n"));
     assert_eq!(world.get("/healthz/syncloop", ADMIN, None).await, (200, "ok".into()));
     assert_eq!(world.get("/healthz/other", ADMIN, None).await.0, 404);
+}
+
+#[tokio::test]
+async fn tokens_and_strangers_count_as_configured() {
+    let mut world = World::new().await;
+    world.access = Access { tokens: false, ..Access::default() };
+    let world = started(world).await;
+    // A token that the API server would be asked for is refused, and it is not asked.
+    assert_eq!(world.get("/pods", None, Some("some.token")).await, (401, "Unauthorized".into()));
+    assert_eq!(world.get("/pods", None, None).await.0, 401);
+    assert_eq!(world.get("/pods", ADMIN, None).await.0, 200);
+
+    let mut world = World::new().await;
+    world.access = Access { anonymous: true, ..Access::default() };
+    let world = started(world).await;
+    let (status, body) = world.get("/pods", None, None).await;
+    assert_eq!(status, 403, "{body}");
+    assert!(body.contains("user=system:anonymous"), "{body}");
+
+    let mut world = World::new().await;
+    world.access = Access { everything: true, ..Access::default() };
+    let world = started(world).await;
+    assert_eq!(world.get("/pods", Some(("nobody", "nothing")), None).await.0, 200);
+    assert_eq!(world.get("/pods", None, None).await.0, 401);
 }

@@ -75,6 +75,8 @@ pub struct World {
     pub containers: kubelet::ContainerSettings,
     /// Whether the next agent's server runs programs in containers and shows logs.
     pub debugging: bool,
+    /// Who may use the next agent's server.
+    pub access: kubelet::Access,
     /// Which logs of its node the next agent shows.
     pub system_logs: kubelet::SystemLogs,
     boot: u32,
@@ -141,6 +143,7 @@ impl World {
             registration: kubelet::Registration::default(),
             containers: kubelet::ContainerSettings::default(),
             debugging: true,
+            access: kubelet::Access::default(),
             system_logs: kubelet::SystemLogs { files: true, queries: true },
             boot: 0,
             agent: None,
@@ -233,7 +236,7 @@ impl World {
             cluster_domain: "cluster.local".into(),
             resolver: Resolver::default(),
             version: "v1.36.2+mullion.0.1.0".into(),
-            server: Some(ServerConfig { listener, certificate, client_ca: Some(path("ca.crt")), tls: TlsSettings::default() }),
+            server: Some(ServerConfig { listener, certificate, client_ca: Some(path("ca.crt")), tls: TlsSettings::default(), access: self.access }),
             healthz: None,
             configuration: serde_json::json!({"port": 10250, "maxPods": 1}),
             host_network: self.host_network.clone(),

@@ -25,7 +25,7 @@ use kube::core::PartialObjectMeta;
 use kubelet::certificates::identity::{self, Identity};
 use kubelet::certificates::manager::Purpose;
 use kubelet::certificates::serving::{ServingCertificate, TlsSettings};
-use node_config::kubelet::{CgroupDriver, SwapBehavior};
+use node_config::kubelet::{AuthorizationMode, CgroupDriver, SwapBehavior};
 use node_config::node::flags::{self, Options, Program};
 use node_config::node::{Complete, Part};
 use node_config::{ConfigError, KubeletConfiguration, document};
@@ -602,7 +602,20 @@ fn server(config: &Complete) -> Result<kubelet::ServerConfig> {
         None => bail!("the node agent has no serving certificate: give --tls-cert-file"),
     };
     let client_ca = Some(PathBuf::from(&kubelet.authentication.x509.client_ca_file)).filter(|path| !path.as_os_str().is_empty());
-    Ok(kubelet::ServerConfig { listener, certificate, client_ca, tls: tls(kubelet)?.0 })
+    Ok(kubelet::ServerConfig { listener, certificate, client_ca, tls: tls(kubelet)?.0, access: access(kubelet) })
+}
+
+/// Who may use the server.
+fn access(kubelet: &KubeletConfiguration) -> kubelet::Access {
+    let (authentication, authorization) = (&kubelet.authentication, &kubelet.authorization);
+    kubelet::Access {
+        tokens: authentication.webhook.enabled,
+        anonymous: authentication.anonymous.enabled,
+        everything: authorization.mode == AuthorizationMode::AlwaysAllow,
+        token: authentication.webhook.cache_ttl.0,
+        allowed: authorization.webhook.cache_authorized_ttl.0,
+        denied: authorization.webhook.cache_unauthorized_ttl.0,
+    }
 }
 
 /// Versions and ciphers of the server, with the suites that it does not have.

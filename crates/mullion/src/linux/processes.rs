@@ -290,7 +290,7 @@ pub fn node_config(inputs: &Inputs<'_>, spec: &NodeSpec) -> anyhow::Result<NodeC
     let kubelet = KubeletConfiguration {
         tls_cert_file: text(pki.join(format!("{name}-serving.crt"))),
         tls_private_key_file: text(pki.join(format!("{name}-serving.key"))),
-        authentication: Authentication { x509: X509 { client_ca_file: text(pki.join("ca.crt")) } },
+        authentication: Authentication { x509: X509 { client_ca_file: text(pki.join("ca.crt")) }, ..Authentication::default() },
         cluster_dns: vec![addresses.dns_ip],
         container_runtime_endpoint: spec.runtime.clone().unwrap_or_else(|| format!("unix://{}", dirs.socket(name, "cri").display())),
         feature_gates: inputs.cluster.feature_gates.parse::<FeatureGates>()?.0,

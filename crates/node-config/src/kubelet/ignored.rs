@@ -5,7 +5,6 @@ const MEMORY_QOS: &str = "memory of pods is limited, but not protected: MemoryQo
 const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
 const PERIODS: &str = "changes are acted on as they come, and periods are fixed";
-const SERVER: &str = "the server has one set of paths and one way to authenticate and authorize: client certificates and tokens, and the API server";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
 const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
@@ -18,20 +17,14 @@ const TOPOLOGY: &str = "pods get processors, memory and devices of whichever NUM
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
     ("podLogsDir", "logs of pods are in /var/log/pods"),
-    ("readOnlyPort", SERVER),
-    ("authentication.webhook.enabled", SERVER),
-    ("authentication.webhook.cacheTTL", SERVER),
-    ("authentication.anonymous.enabled", SERVER),
-    ("authorization.mode", SERVER),
-    ("authorization.webhook.cacheAuthorizedTTL", SERVER),
-    ("authorization.webhook.cacheUnauthorizedTTL", SERVER),
+    ("readOnlyPort", "nothing is served without authentication but /healthz on the loopback"),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
     ("enableContentionProfiling", PROFILES),
     ("enableProfilingHandler", PROFILES),
     ("enableDebugFlagsHandler", "the level of the log is set where the agent is started"),
     ("oomScoreAdj", "whoever starts the agent can set it"),
-    ("streamingConnectionIdleTimeout", PERIODS),
+    ("streamingConnectionIdleTimeout", "the container runtime ends silent streams; upstream's kubelet reads it no more either"),
     ("imageMaximumGCAge", IMAGES),
     ("volumeStatsAggPeriod", PERIODS),
     ("kubeletCgroups", CGROUPS),
@@ -80,8 +73,6 @@ const IGNORED: &[(&str, &str)] = &[
 
 /// Values of these members that say what is done anyway.
 const HOLDS: &[(&str, &str)] = &[
-    ("authentication.webhook.enabled", "true"),
-    ("authorization.mode", "Webhook"),
     ("configMapAndSecretChangeDetectionStrategy", "Watch"),
     ("cpuManagerPolicy", "none"),
     ("enableControllerAttachDetach", "true"),

@@ -43,7 +43,7 @@ fn kubeadms_configuration_means_upstreams_defaults() {
     let Parsed { config, warnings } = read(KUBEADM);
     let expected = KubeletConfiguration {
         static_pod_path: "/etc/kubernetes/manifests".to_owned(),
-        authentication: Authentication { x509: X509 { client_ca_file: "/etc/kubernetes/pki/ca.crt".into() } },
+        authentication: Authentication { x509: X509 { client_ca_file: "/etc/kubernetes/pki/ca.crt".into() }, ..Authentication::default() },
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         rotate_certificates: true,
         cgroup_driver: CgroupDriver::Systemd,
@@ -63,7 +63,7 @@ fn members_without_effect_and_unknown_members_are_reported() {
     for part in [
         "strict decoding error: unknown field \"surprise\"",
         "strict decoding error: unknown field \"authentication.token\"",
-        "readOnlyPort has no effect: the server has one set",
+        "readOnlyPort has no effect: nothing is served without authentication",
         "featureGates.KubeletSeparateDiskGC has no effect",
         "evictionHard: containerfs.available has no",
     ] {
@@ -204,4 +204,17 @@ fn verification_policies_are_upstreams() {
     assert_eq!(policy("''").unwrap(), VerificationPolicy::NeverVerifyPreloadedImages);
     let refused = format!("{:?}", policy("invalid").unwrap_err());
     assert!(refused.contains("specified for imagePullCredentialsVerificationPolicy. Valid options are"), "{refused}");
+}
+
+#[test]
+fn who_may_use_the_server_is_read() {
+    let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {webhook: {enabled: false, cacheTTL: 5s}}\n\
+                authorization: {mode: AlwaysAllow, webhook: {cacheUnauthorizedTTL: 0s}}\n";
+    let config = read_text::<KubeletConfiguration>(text).unwrap().config;
+    assert!(!config.authentication.webhook.enabled && !config.authentication.anonymous.enabled);
+    assert_eq!(config.authentication.webhook.cache_ttl.0, Duration::from_secs(5));
+    assert_eq!(config.authorization.mode, AuthorizationMode::AlwaysAllow);
+    assert_eq!(config.authorization.webhook, AuthorizationWebhook::default(), "zero stands for the default");
+    let error = read_text::<KubeletConfiguration>(&text.replace("AlwaysAllow", "Node")).unwrap_err();
+    assert!(format!("{error:?}").contains("unknown authorization mode Node"), "{error:?}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::kube_proxy::{ClientConnection, DetectLocal, DetectLocalMode, Logging, MasqueradeBit, Nftables, Winkernel};
-use crate::kubelet::{Authentication, EvictionHard, X509};
+use crate::kubelet::{Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationMode, AuthorizationWebhook, EvictionHard, X509};
 use crate::{GoDuration, NetworkList};
 
 /// A configuration without one default. No `..`: a new member has to be given here, and the tests below then see it carried.
@@ -69,7 +69,15 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         tls_curve_preferences: vec![29],
         rotate_certificates: true,
         server_tls_bootstrap: true,
-        authentication: Authentication { x509: X509 { client_ca_file: "/ca".into() } },
+        authentication: Authentication {
+            x509: X509 { client_ca_file: "/ca".into() },
+            webhook: AuthenticationWebhook { enabled: false, cache_ttl: "1s".parse().unwrap() },
+            anonymous: Anonymous { enabled: true },
+        },
+        authorization: Authorization {
+            mode: AuthorizationMode::AlwaysAllow,
+            webhook: AuthorizationWebhook { cache_authorized_ttl: "2s".parse().unwrap(), cache_unauthorized_ttl: "3s".parse().unwrap() },
+        },
         address: "10.240.0.12".parse().ok(),
         port: 1,
         enable_server: false,

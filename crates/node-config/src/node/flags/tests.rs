@@ -110,6 +110,12 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("register-node", "kubelet.registerNode", "false", "false"),
     ("seccomp-default", "kubelet.seccompDefault", "true", "true"),
     ("sync-frequency", "kubelet.syncFrequency", "9s", r#""9s""#),
+    ("anonymous-auth", "kubelet.authentication.anonymous.enabled", "true", "true"),
+    ("authentication-token-webhook", "kubelet.authentication.webhook.enabled", "false", "false"),
+    ("authentication-token-webhook-cache-ttl", "kubelet.authentication.webhook.cacheTTL", "1s", r#""1s""#),
+    ("authorization-mode", "kubelet.authorization.mode", "AlwaysAllow", r#""AlwaysAllow""#),
+    ("authorization-webhook-cache-authorized-ttl", "kubelet.authorization.webhook.cacheAuthorizedTTL", "2s", r#""2s""#),
+    ("authorization-webhook-cache-unauthorized-ttl", "kubelet.authorization.webhook.cacheUnauthorizedTTL", "3s", r#""3s""#),
     ("v", "kubelet.logging.verbosity", "5", "5"),
 ];
 
