@@ -30,7 +30,7 @@ pub(crate) use action::{Action, Kill, ResizeNews, Start, Why};
 pub(crate) use backoff::Backoffs;
 pub(crate) use machine::{Event, Failed, Outcome, PodState, on};
 pub(crate) use memory::{
-    Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, Reason, Retry, SandboxWork, Stop, Volumes, WaitingReason,
+    Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, Reason, Removal, Retry, SandboxWork, Stop, Volumes, WaitingReason,
 };
 pub(crate) use resize::{Pending, PendingReason, Record, Update};
 

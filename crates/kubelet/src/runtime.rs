@@ -87,7 +87,7 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
         sandbox,
         name: s.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),
         state: match v1::ContainerState::try_from(s.state) {
-            // Its start was given up with the call, as the agent that called had ended: it never ran.
+            // Its start was given up: it never ran.
             Ok(v1::ContainerState::ContainerExited) if is_abandoned(&s.reason, &s.message) => State::Created,
             Ok(v1::ContainerState::ContainerCreated) => State::Created,
             Ok(v1::ContainerState::ContainerRunning) => State::Running,
@@ -107,9 +107,11 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
     }
 }
 
-/// Whether a container ended because the agent did while it was to be made (containerd's words): no program of it was begun.
+/// Whether a container ended because its making was given up (containerd's words): with the agent that called, or as a machine that is
+/// overloaded took too long for it. No program of it was begun.
 fn is_abandoned(reason: &str, message: &str) -> bool {
-    reason == "StartError" && message.starts_with("failed to create containerd task") && message.contains("context canceled")
+    let given_up = ["context canceled", "context deadline exceeded"].iter().any(|why| message.contains(why));
+    reason == "StartError" && message.starts_with("failed to create containerd task") && given_up
 }
 
 /// What a runtime says of a Linux container's resources (upstream toKubeContainerResources).
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_ended_with_its_agent_was_none() {
+    fn a_start_that_was_given_up_was_none() {
         let state = |reason: &str, message: &str| {
             let exited = v1::ContainerState::ContainerExited as i32;
             let status = v1::ContainerStatus { state: exited, reason: reason.into(), message: message.into(), exit_code: 128, ..Default::default() };
@@ -161,6 +163,7 @@ mod tests {
         };
         let task = |why: &str| format!("failed to create containerd task: failed to create shim task: {why}: unknown");
         assert_eq!(state("StartError", &task("context canceled")), State::Created);
+        assert_eq!(state("StartError", &task("context deadline exceeded")), State::Created);
         assert_eq!(state("StartError", &task("OCI runtime create failed: runc create failed: exec: no such file")), State::Exited);
         assert_eq!(state("StartError", "failed to start containerd task: context canceled"), State::Exited, "it may have run");
         assert_eq!(state("Error", &task("context canceled")), State::Exited);

@@ -13,7 +13,8 @@ use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
     Action, Attempt, Backoffs, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output,
-    Pending, Reason, Record, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted, status,
+    Pending, Reason, Record, Removal, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted,
+    status,
 };
 use crate::probes;
 
@@ -23,6 +24,7 @@ mod resizing;
 type Waits = (SignedDuration, SignedDuration);
 const VOLUME_WAITS: Waits = (SignedDuration::from_millis(500), SignedDuration::from_secs(122));
 const SANDBOX_WAITS: Waits = (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
+const REMOVAL_WAITS: Waits = (SignedDuration::from_secs(1), SignedDuration::from_secs(10));
 const PULL_WAITS: Waits = (SignedDuration::from_secs(10), SignedDuration::from_secs(300));
 /// After a call to the runtime or to the API server failed.
 const CALL_RETRY: SignedDuration = SignedDuration::from_secs(1);
@@ -192,7 +194,7 @@ pub(crate) fn on(event: Event, state: &mut PodState, now: Timestamp) -> Output {
         }
     };
     let save = match state.memory.saving {
-        Some(Attempt::RetryAt(at)) => Some(at),
+        Some(Attempt::RetryAt(at)) if state.saves() => Some(at),
         _ => None,
     };
     let wake = [step.wake, save].into_iter().flatten().min();
@@ -355,7 +357,7 @@ impl PodState {
                 self.version += 1;
             }
             Event::Removed { id, outcome } => {
-                self.memory.removals.insert(id, retry(outcome));
+                self.removed(id, outcome, now);
                 self.version += 1;
             }
             Event::TornDown(outcome) => {
@@ -497,6 +499,14 @@ impl PodState {
         }
     }
 
+    /// A runtime that is still busy with a container refuses to remove it, for as long as its machine is overloaded.
+    fn removed(&mut self, id: String, outcome: Outcome, now: Timestamp) {
+        let before = self.memory.removals.get(&id).and_then(|removal| removal.failed);
+        let failed = (outcome == Outcome::Failed).then(|| Retry::after(before, now, REMOVAL_WAITS));
+        let attempt = failed.map_or(Attempt::Done, |retry| Attempt::RetryAt(retry.at));
+        self.memory.removals.insert(id, Removal { attempt, failed });
+    }
+
     fn observed(&mut self, as_of: u64, seen: Option<Observed>, now: Timestamp) -> Vec<Action> {
         self.observing = false;
         self.observe_at = seen.is_none().then(|| now + CALL_RETRY);
@@ -537,9 +547,11 @@ impl PodState {
         for (_, stop) in memory.stops.iter_mut().filter(|(id, stop)| runs(id) && stop.attempt == Attempt::Done) {
             stop.attempt = Attempt::RetryAt(now + CALL_RETRY);
         }
-        for attempt in memory.removals.values_mut().filter(|attempt| **attempt == Attempt::Done) {
-            *attempt = Attempt::RetryAt(now + CALL_RETRY);
+        for removal in memory.removals.values_mut().filter(|removal| removal.attempt == Attempt::Done) {
+            removal.attempt = Attempt::RetryAt(now + CALL_RETRY);
         }
+        // A start that was given up as too late succeeded after all.
+        memory.failures.retain(|name, _| observed.newest(name).is_none_or(|c| c.state != State::Running));
     }
 
     /// Begins to probe containers that run, and forgets the others. When the pod ends, the readiness of its containers is probed on.
@@ -612,7 +624,10 @@ impl PodState {
                 let why = self.memory.stops.get(id).map_or(*why, |s| s.why);
                 self.memory.stops.insert(id.clone(), Stop { grace: *grace, why, attempt: Attempt::UnderWay });
             }
-            Action::Remove { id } => drop(self.memory.removals.insert(id.clone(), Attempt::UnderWay)),
+            Action::Remove { id } => {
+                let failed = self.memory.removals.get(id).and_then(|removal| removal.failed);
+                self.memory.removals.insert(id.clone(), Removal { attempt: Attempt::UnderWay, failed });
+            }
             Action::TearDownVolumes | Action::CleanUp | Action::DeleteFromApi => self.memory.ending = Some(Attempt::UnderWay),
             Action::Admit
             | Action::SaveResources(_)

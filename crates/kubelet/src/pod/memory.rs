@@ -41,7 +41,7 @@ pub(crate) struct Memory {
     /// Stops of sandboxes, by id.
     pub sandbox_stops: BTreeMap<String, Attempt>,
     /// Removals of old containers, by id.
-    pub removals: BTreeMap<String, Attempt>,
+    pub removals: BTreeMap<String, Removal>,
     /// The current step of the pod's end: tearing down, cleaning up or deleting.
     pub ending: Option<Attempt>,
     pub resize: Resize,
@@ -130,6 +130,14 @@ pub(crate) enum Attempt {
     UnderWay,
     RetryAt(Timestamp),
     Done,
+}
+
+/// A removal of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Removal {
+    pub attempt: Attempt,
+    /// The runtime refused it.
+    pub failed: Option<Retry>,
 }
 
 /// A stop of a container.
@@ -231,7 +239,8 @@ impl Memory {
         self.restarts.clock_moved(by);
         self.ends_since = self.ends_since.map(|at| moved(at, by));
         let stops = self.stops.values_mut().map(|stop| &mut stop.attempt);
-        let attempts = stops.chain(self.sandbox_stops.values_mut()).chain(self.removals.values_mut());
+        let removals = self.removals.values_mut().map(|removal| &mut removal.attempt);
+        let attempts = stops.chain(self.sandbox_stops.values_mut()).chain(removals);
         for attempt in attempts.chain(&mut self.ending).chain(&mut self.saving) {
             if let Attempt::RetryAt(at) = attempt {
                 *at = moved(*at, by);

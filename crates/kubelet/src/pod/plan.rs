@@ -296,12 +296,13 @@ impl Plan<'_> {
         if i.memory.starting.contains(&c.name) {
             return;
         }
-        if let Some(made) = i.observed.newest(&c.name).filter(|o| o.state == State::Created) {
-            // The agent stopped, or the start failed, between its creation and its start: it never ran.
-            self.remove(&made.id);
-        }
         if self.crashed(c) || self.failed(c) {
             return;
+        }
+        if let Some(made) = i.observed.newest(&c.name).filter(|o| o.state == State::Created) {
+            // The agent stopped, or the start failed, between its creation and its start: it never ran. A runtime that still tries to start
+            // it refuses, until it has: what runs then is kept.
+            self.remove(&made.id);
         }
         match i.memory.images.get(&c.name) {
             Some(ImageState::Present(_)) if self.is_held() => {}
@@ -374,7 +375,7 @@ impl Plan<'_> {
     }
 
     fn remove(&mut self, id: &str) {
-        if self.is_due(self.input.memory.removals.get(id).copied()) {
+        if self.is_due(self.input.memory.removals.get(id).map(|removal| removal.attempt)) {
             self.actions.push(Action::Remove { id: id.to_owned() });
         }
     }

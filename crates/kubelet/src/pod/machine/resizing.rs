@@ -17,12 +17,17 @@ impl PodState {
             Some(Attempt::RetryAt(at)) => at <= now,
             Some(Attempt::UnderWay | Attempt::Done) => false,
         };
-        if !due || self.memory.refused.is_some() || self.is_ending() {
+        if !due || !self.saves() {
             return None;
         }
         self.memory.saving = Some(Attempt::UnderWay);
         self.saved = Some(self.record.clone());
         Some(Action::SaveResources(self.record.clone()))
+    }
+
+    /// Whether the record still serves somebody.
+    pub(super) fn saves(&self) -> bool {
+        self.memory.refused.is_none() && !self.is_ending()
     }
 
     /// What the API asks for and was not decided yet: None when nothing is open, else the question, unless it was put already.

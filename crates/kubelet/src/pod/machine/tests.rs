@@ -249,13 +249,53 @@ fn a_failed_start_waits_and_what_never_ran_is_removed() {
     m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) });
     let failed = Failed { reason: WaitingReason::RunContainerError, message: "no such file".into(), image: None };
     assert_eq!(m.on(Event::Started { container: "c".into(), result: Err(failed) }), ["observe"]);
-    assert_eq!(m.look(seen(&[("c0", State::Created, 0, 0)])), ["remove container c0"]);
-    assert_eq!(m.waiting().0, "RunContainerError");
+    assert_eq!(m.look(seen(&[("c0", State::Created, 0, 0)])), [""; 0]);
+    assert_eq!((m.waiting().0.as_str(), m.wakes()), ("RunContainerError", Some(10.0)));
+    assert_eq!(m.tick(10), ["remove container c0", "get image of c"]);
+    assert_eq!(m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) }), [""; 0], "its name is taken");
     assert_eq!(m.on(Event::Removed { id: "c0".into(), outcome: Outcome::Done }), ["observe"]);
-    assert_eq!(m.look(seen(&[])), [""; 0]);
-    assert_eq!(m.wakes(), Some(10.0));
-    assert_eq!(m.tick(10), ["get image of c"]);
-    assert_eq!(m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) }), ["start c, restart 0"], "it never ran");
+    assert_eq!(m.look(seen(&[])), ["start c, restart 0"], "it never ran");
+}
+
+/// A machine whose runtime gave no answer to the start of `c` in time.
+fn with_late_start() -> Machine {
+    let mut m = Machine::with_sandbox(json!({}));
+    m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) });
+    let message = "StartContainer: unix:///run/containerd.sock gave no answer within 120s".to_owned();
+    let failed = Failed { reason: WaitingReason::RunContainerError, message, image: None };
+    m.on(Event::Started { container: "c".into(), result: Err(failed) });
+    assert_eq!(m.look(seen(&[("c0", State::Created, 0, 0)])), [""; 0]);
+    assert_eq!(m.tick(10), ["remove container c0", "get image of c"]);
+    m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) });
+    m
+}
+
+#[test]
+fn a_runtime_that_still_starts_a_container_is_asked_ever_more_seldom_to_remove_it() {
+    let mut m = with_late_start();
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        let refused = m.now;
+        m.on(Event::Removed { id: "c0".into(), outcome: Outcome::Failed });
+        assert_eq!(m.look(seen(&[("c0", State::Created, 0, 0)])), [""; 0]);
+        let at = m.wakes().unwrap() as i64;
+        waits.push(at - refused);
+        assert_eq!(m.tick(at - 1), [""; 0]);
+        assert_eq!(m.tick(at), ["remove container c0"]);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
+    m.on(Event::Removed { id: "c0".into(), outcome: Outcome::Done });
+    assert_eq!(m.look(seen(&[])), ["start c, restart 0"]);
+}
+
+#[test]
+fn a_container_that_starts_after_its_start_was_given_up_is_kept() {
+    let mut m = with_late_start();
+    m.on(Event::Removed { id: "c0".into(), outcome: Outcome::Failed });
+    assert_eq!(m.look(seen(&[("c0", State::Running, 0, 0)])), [""; 0]);
+    assert_eq!((m.wakes(), m.state.memory.failures.len()), (None, 0));
+    m.now = 20;
+    assert_eq!(m.look(seen(&[("c0", State::Exited, 0, 20)])), ["start c, restart 1"], "its image was looked for already");
 }
 
 #[test]
