@@ -26,11 +26,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container as Spec, Pod, PodSpec, PodStatus};
 
-pub(crate) use action::{Action, Kill, ResizeNews, Start, Why};
+pub(crate) use action::{Action, Kill, Prepare, ResizeNews, Start, Why};
 pub(crate) use backoff::Backoffs;
 pub(crate) use machine::{Event, Failed, Outcome, PodState, on};
 pub(crate) use memory::{
-    Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, Reason, Removal, Retry, SandboxWork, Stop, Volumes, WaitingReason,
+    Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, PreStop, Reason, Removal, Retry, SandboxWork, Stop, Volumes, WaitingReason,
 };
 pub(crate) use resize::{Pending, PendingReason, Record, Update};
 

@@ -44,6 +44,8 @@ pub(crate) enum Action {
     PostStart { id: String, container: String },
     /// Begin to probe a container whose state is `health`.
     Probe { id: String, container: String, health: Health },
+    /// Announce the stop of a container whose turn comes later, and run its preStop hook.
+    PrepareStop(Prepare),
     /// Stop a container.
     Kill(Kill),
     /// Remove an old attempt.
@@ -107,6 +109,17 @@ pub(crate) struct Kill {
     pub why: Why,
     /// A stop with a longer grace is under way, and runs the preStop hook.
     pub again: bool,
+    /// It was announced, and its preStop hook has had its time.
+    pub prepared: bool,
+}
+
+/// A container that is to end after others.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prepare {
+    pub id: String,
+    pub container: String,
+    /// Seconds, from now on, for its preStop hook and its end.
+    pub grace: i64,
 }
 
 /// Why a container is killed.
@@ -143,6 +156,7 @@ impl fmt::Display for Action {
             Action::Start(start) => write!(f, "start {}, restart {}", start.container, start.restarts),
             Action::PostStart { id, container } => write!(f, "run postStart of {container} ({id})"),
             Action::Probe { id, container, .. } => write!(f, "probe {container} ({id})"),
+            Action::PrepareStop(Prepare { id, container, grace }) => write!(f, "prepare the stop of {container} ({id}) within {grace} s"),
             Action::Kill(Kill { id, container, grace, why, .. }) => {
                 write!(f, "stop {container} ({id}) within {grace} s: {why:?}")
             }

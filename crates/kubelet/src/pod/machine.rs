@@ -13,7 +13,7 @@ use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
     Action, Attempt, Backoffs, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output,
-    Pending, Reason, Record, Removal, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted,
+    Pending, PreStop, Prepare, Reason, Record, Removal, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted,
     status,
 };
 use crate::probes;
@@ -107,6 +107,10 @@ pub(crate) enum Event {
     Probed {
         id: String,
         health: Health,
+    },
+    /// The preStop hook of a container that ends later is over.
+    StopPrepared {
+        id: String,
     },
     Killed {
         id: String,
@@ -350,6 +354,11 @@ impl PodState {
                     *known = health;
                 }
             }
+            Event::StopPrepared { id } => {
+                if let Some(hook) = self.memory.prepared.get_mut(&id) {
+                    *hook = PreStop::Over;
+                }
+            }
             Event::Killed { id, outcome } => {
                 if let Some(stop) = self.memory.stops.get_mut(&id) {
                     stop.attempt = retry(outcome);
@@ -539,6 +548,7 @@ impl PodState {
         let held: BTreeSet<&String> = observed.containers.iter().map(|c| &c.id).collect();
         let runs = |id: &String| observed.containers.iter().any(|c| c.id == *id && c.state == State::Running);
         memory.stops.retain(|id, _| held.contains(id));
+        memory.prepared.retain(|id, _| held.contains(id));
         memory.removals.retain(|id, _| held.contains(id));
         memory.announced.retain(|id| held.contains(id));
         memory.moved.retain(|id, _| held.contains(id));
@@ -616,6 +626,11 @@ impl PodState {
                 self.memory.resize.retry_at = None;
             }
             Action::Start(start) => self.begin_start(start, now),
+            Action::PrepareStop(Prepare { id, .. }) => {
+                self.memory.hooks.remove(id);
+                self.memory.ends_since.get_or_insert(now);
+                self.memory.prepared.insert(id.clone(), PreStop::Running);
+            }
             Action::Kill(Kill { id, grace, why, .. }) => {
                 self.memory.hooks.remove(id);
                 if *why == super::Why::PodEnds {

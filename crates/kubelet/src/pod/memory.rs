@@ -36,6 +36,8 @@ pub(crate) struct Memory {
     pub announced: BTreeSet<String>,
     /// Stops of containers, by id, until the runtime forgets the container.
     pub stops: BTreeMap<String, Stop>,
+    /// The preStop hooks of containers that end after others, by id.
+    pub prepared: BTreeMap<String, PreStop>,
     /// When the first container was stopped since the pod ends: the grace runs from there for all.
     pub ends_since: Option<Timestamp>,
     /// Stops of sandboxes, by id.
@@ -147,6 +149,14 @@ pub(crate) struct Stop {
     pub grace: i64,
     pub why: Why,
     pub attempt: Attempt,
+}
+
+/// The preStop hook of a container whose stop comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PreStop {
+    Running,
+    /// It ended, or there is none.
+    Over,
 }
 
 /// A postStart hook that did not succeed yet.

@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, PodStatus};
 
 use super::{
-    Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, Sandbox, SandboxWork, Start, State, Volumes, WaitingReason, Why,
+    Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, PreStop, Prepare, Sandbox, SandboxWork, Start, State, Volumes, WaitingReason, Why,
     container_hash, containers, grace, is_deleted, is_host_network, resize, restart, status,
 };
 use crate::go_time::go_duration;
@@ -396,20 +396,12 @@ impl Plan<'_> {
         let grace = i.memory.evicted.as_ref().map_or(grace(i.pod), |evicted| grace(i.pod).min(evicted.grace));
         let running: Vec<&Container> = i.observed.containers.iter().filter(|c| matches!(c.state, State::Running | State::Unknown)).collect();
         let is = |c: &Container, kind: Kind| containers(spec).any(|(k, s)| k == kind && s.name == c.name);
-        let others: Vec<&Container> = running.iter().copied().filter(|c| !is(c, Kind::Sidecar)).collect();
-        if !others.is_empty() {
-            for c in others {
-                self.kill(c, grace, Why::PodEnds);
-            }
-            return Ending::Stopping;
+        let (sidecars, others): (Vec<&Container>, Vec<&Container>) = running.iter().partition(|c| is(c, Kind::Sidecar));
+        for c in &others {
+            self.kill(c, grace, Why::PodEnds);
         }
+        self.stop_sidecars(spec, &sidecars, others.is_empty(), grace);
         if !running.is_empty() {
-            // Sidecars end after the rest, the last one declared first.
-            let last = containers(spec).rev().find_map(|(_, s)| running.iter().find(|c| c.name == s.name));
-            for c in last.map_or(running.clone(), |c| vec![*c]) {
-                let begun = i.memory.stops.contains_key(&c.id);
-                self.kill(c, if begun { grace } else { self.left(grace) }, Why::PodEnds);
-            }
             return Ending::Stopping;
         }
         // What is being made is stopped once it is there.
@@ -434,6 +426,27 @@ impl Plan<'_> {
         Ending::Over
     }
 
+    /// Sidecars are asked to end after the rest, the last one declared first, or when the pod's grace is over. Their preStop hooks run from the
+    /// start (upstream: `killContainer` and `terminationOrdering`).
+    fn stop_sidecars(&mut self, spec: &PodSpec, sidecars: &[&Container], alone: bool, grace: i64) {
+        let i = self.input;
+        let last = containers(spec).rev().find_map(|(_, s)| sidecars.iter().find(|c| c.name == s.name)).filter(|_| alone);
+        let over = i.memory.ends_since.unwrap_or(i.now).saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+        for c in sidecars {
+            let hook = i.memory.prepared.get(&c.id);
+            let is_last = last.is_some_and(|last| last.id == c.id);
+            if over <= i.now || (is_last && hook != Some(&PreStop::Running)) {
+                let begun = i.memory.stops.contains_key(&c.id);
+                self.kill(c, if begun { grace } else { self.left(grace) }, Why::PodEnds);
+                continue;
+            }
+            if hook.is_none() {
+                self.actions.push(Action::PrepareStop(Prepare { id: c.id.clone(), container: c.name.clone(), grace }));
+            }
+            self.wake_at(over);
+        }
+    }
+
     /// What is left of the pod's grace, or the least that upstream leaves (`minimumGracePeriodInSeconds` of
     /// `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
     fn left(&self, grace: i64) -> i64 {
@@ -450,7 +463,8 @@ impl Plan<'_> {
             None => self.is_due(stop.map(|s| s.attempt)),
         };
         if due {
-            self.actions.push(Action::Kill(Kill { id: c.id.clone(), container: c.name.clone(), grace, why, again: under_way.is_some() }));
+            let (again, prepared) = (under_way.is_some(), self.input.memory.prepared.contains_key(&c.id));
+            self.actions.push(Action::Kill(Kill { id: c.id.clone(), container: c.name.clone(), grace, why, again, prepared }));
         }
     }
 

@@ -308,7 +308,7 @@ fn init_containers_run_in_order_and_sidecars_stay() {
     assert_eq!(w.condition("Initialized").0, "True");
     // The end: mains first, sidecars after them.
     let w = w.deleted(20);
-    assert_eq!(w.plan(), ["stop c (c0) within 20 s: PodEnds"]);
+    assert_eq!(w.plan(), ["stop c (c0) within 20 s: PodEnds", "prepare the stop of side (side0) within 20 s"]);
     let mut w = w;
     w.observed.containers[0].state = State::Exited;
     assert_eq!(w.plan(), ["stop side (side0) within 20 s: PodEnds"]);
@@ -323,6 +323,39 @@ fn init_containers_run_in_order_and_sidecars_stay() {
     w.memory.stops.insert("side0".into(), Stop { grace: 8, why: Why::PodEnds, attempt: Attempt::UnderWay });
     assert_eq!(w.plan(), [""; 0]);
     assert_eq!(w.deleted(3).plan(), ["stop side (side0) within 3 s: PodEnds"]);
+}
+
+#[test]
+fn pre_stop_hooks_run_at_once_and_stop_signals_in_turn() {
+    let sidecar = |name: &str| json!({"name": name, "image": "x", "restartPolicy": "Always"});
+    let spec = json!({"initContainers": [sidecar("first"), sidecar("second")]});
+    let w = World::new(spec).sandbox(true).container("first", State::Running, 0, 0).container("second", State::Running, 0, 0);
+    let mut w = w.container("c", State::Running, 0, 0).deleted(20);
+    let main = "stop c (c0) within 20 s: PodEnds";
+    let prepares = ["prepare the stop of first (first0) within 20 s", "prepare the stop of second (second0) within 20 s"];
+    let mut begun = w.plan();
+    begun.sort();
+    assert_eq!(begun, [prepares[0], prepares[1], main]);
+    // All have begun: the sidecars wait, though the hook of one is over.
+    w.memory.ends_since = Some(t(w.now));
+    w.memory.stops.insert("c0".into(), Stop { grace: 20, why: Why::PodEnds, attempt: Attempt::UnderWay });
+    w.memory.prepared = [("first0".into(), PreStop::Over), ("second0".into(), PreStop::Running)].into();
+    assert_eq!((w.plan(), w.step().wake), (vec![], Some(t(w.now + 20))));
+    // The main container ended: the second sidecar is next, once its hook is over.
+    w.observed.containers[0].state = State::Exited;
+    w.now += 5;
+    assert_eq!(w.plan(), [""; 0]);
+    w.memory.prepared.insert("second0".into(), PreStop::Over);
+    let step = w.step();
+    let [Action::Kill(kill)] = &step.actions[..] else { panic!("{:?}", step.actions) };
+    assert_eq!((kill.id.as_str(), kill.grace, kill.prepared, kill.again), ("second0", 15, true, false));
+    // The grace is over: nobody waits for anything.
+    w.memory.prepared.insert("second0".into(), PreStop::Running);
+    w.observed.containers[0].state = State::Running;
+    w.now += 15;
+    let mut over = w.plan();
+    over.sort();
+    assert_eq!(over, ["stop first (first0) within 2 s: PodEnds", "stop second (second0) within 2 s: PodEnds"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cluster::EventType;
 use cri::v1;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
@@ -12,15 +12,23 @@ use thiserror_ext::AsReport as _;
 
 use super::errors::{HookError, RuntimeClassError, SandboxError};
 use super::{Note, Worker, image};
+use super::site::Site;
 use crate::agent::key;
 use crate::cri_config;
 use crate::env::Facts;
 use crate::error::RuntimeError;
-use crate::pod::{Action, Event, Kill, Outcome, Why};
+use crate::pod::{Action, Event, Kill, Outcome, Prepare, Why};
 use crate::probes;
 use crate::users::UsersError;
 
 const MINIMUM_STOP: Duration = Duration::from_secs(2);
+
+/// Runs a preStop hook, for as long as the grace lasts.
+async fn run_pre_stop(site: &Site, name: &str, handler: &LifecycleHandler, target: &probes::Target, grace: Duration) {
+    if let Ok(Err(error)) = tokio::time::timeout(grace, probes::run_hook(handler, target)).await {
+        site.hook_failed(name, &HookError::PreStop(error));
+    }
+}
 
 impl Worker {
     pub(super) async fn apply(&mut self, action: Action) -> Option<Event> {
@@ -73,6 +81,7 @@ impl Worker {
                 self.probe(id, &container, health);
                 None
             }
+            Action::PrepareStop(prepare) => self.prepare_stop(prepare),
             Action::Kill(kill) => {
                 self.kill(kill);
                 None
@@ -166,27 +175,47 @@ impl Worker {
         None
     }
 
+    /// The preStop hook of a container, and how it is reached.
+    fn pre_stop(&self, name: &str, id: &str) -> Option<(LifecycleHandler, probes::Target)> {
+        let spec = self.state.spec_of(name)?;
+        let handler = spec.lifecycle.clone()?.pre_stop?;
+        Some((handler, self.target(&spec, id)))
+    }
+
+    /// Announces the end of a container whose turn comes later, and begins its preStop hook.
+    fn prepare_stop(&mut self, Prepare { id, container: name, grace }: Prepare) -> Option<Event> {
+        self.event(Some(&name), EventType::Normal, "Killing", self.why(&name, Why::PodEnds));
+        if let Some(hook) = self.hooks.remove(&id) {
+            hook.abort();
+        }
+        let Some((handler, target)) = self.pre_stop(&name, &id) else {
+            return Some(Event::StopPrepared { id });
+        };
+        let (site, tell) = (self.site(), self.tell.clone());
+        tokio::spawn(async move {
+            run_pre_stop(&site, &name, &handler, &target, Duration::from_secs(grace.max(0) as u64)).await;
+            let _ = tell.send(Note::Done(Event::StopPrepared { id }));
+        });
+        None
+    }
+
     fn kill(&mut self, kill: Kill) {
-        let Kill { id, container: name, grace, why, again } = kill;
-        self.event(Some(&name), EventType::Normal, "Killing", self.why(&name, why));
+        let Kill { id, container: name, grace, why, again, prepared } = kill;
+        if !prepared {
+            self.event(Some(&name), EventType::Normal, "Killing", self.why(&name, why));
+        }
         if let Some(hook) = self.hooks.remove(&id) {
             hook.abort();
         }
         let (site, tell) = (self.site(), self.tell.clone());
         // A second stop with a shorter grace does not run the hook again.
-        let spec = self.state.spec_of(&name).filter(|_| !again);
-        let hook = spec.and_then(|c| Some((c.lifecycle.clone()?.pre_stop?, c)));
-        let hook = hook.map(|(handler, c)| (handler, self.target(&c, &id)));
+        let hook = self.pre_stop(&name, &id).filter(|_| !again && !prepared);
         tokio::spawn(async move {
             let grace = Duration::from_secs(grace.max(0) as u64);
             let mut left = grace;
             if let Some((handler, target)) = hook {
                 let began = Instant::now();
-                let run = tokio::time::timeout(grace, probes::run_hook(&handler, &target)).await;
-                if let Ok(Err(error)) = run {
-                    let error = HookError::PreStop(error);
-                    site.event(Some(&name), EventType::Warning, error.reason(), error.to_report_string());
-                }
+                run_pre_stop(&site, &name, &handler, &target, grace).await;
                 // At least two seconds remain for the stop signal, as upstream.
                 left = grace.saturating_sub(began.elapsed()).max(MINIMUM_STOP.min(grace));
             }

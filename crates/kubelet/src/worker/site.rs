@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cluster::EventType;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use thiserror_ext::AsReport as _;
 
-use crate::agent::Agent;
+use super::errors::HookError;
+use crate::agent::{Agent, key};
 use crate::pod::explain::Warnings;
 use crate::sources::{Fetched, Kind, SourceError};
 
@@ -55,6 +57,12 @@ impl Site {
             resource_version: m.resource_version.clone(),
             field_path: field,
         }
+    }
+
+    /// Reports a failed hook. What it answered is logged, as upstream does: events are read by more people, and it may hold secrets.
+    pub(super) fn hook_failed(&self, container: &str, error: &HookError) {
+        tracing::warn!(pod = %key(&self.pod), container, error = %error.as_report(), "a hook failed");
+        self.event(Some(container), EventType::Warning, error.reason(), error.to_string());
     }
 
     /// Writes an event about the pod or one of its containers.

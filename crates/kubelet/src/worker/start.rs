@@ -164,8 +164,7 @@ impl Worker {
             let outcome = match probes::run_hook(&handler, &target).await {
                 Ok(()) => Outcome::Done,
                 Err(error) => {
-                    let error = HookError::PostStart(error);
-                    site.event(Some(&name), EventType::Warning, error.reason(), error.to_report_string());
+                    site.hook_failed(&name, &HookError::PostStart(error));
                     Outcome::Failed
                 }
             };

@@ -182,6 +182,7 @@ impl World {
                 Event::Image { container, result: if self.fails() { Err(failed) } else { Ok("sha".into()) } }
             }
             Action::PostStart { id, .. } => Event::PostStarted { id, outcome: self.outcome() },
+            Action::PrepareStop(prepare) => Event::StopPrepared { id: prepare.id },
             Action::TearDownVolumes => {
                 self.assert_nothing_runs("volumes go");
                 Event::TornDown(self.outcome())
@@ -325,6 +326,7 @@ impl World {
                     | Action::RefreshVolumes
                     | Action::EnsureImage { .. }
                     | Action::PostStart { .. }
+                    | Action::PrepareStop(_)
                     | Action::TearDownVolumes
                     | Action::DeleteFromApi
             );
