@@ -20,6 +20,8 @@ pub(crate) struct Handler {
     pub name: String,
     /// It gives pods users of their own.
     pub user_namespaces: bool,
+    /// Its mounts can be read-only at every level.
+    pub recursive_read_only: bool,
 }
 
 /// What CRI Version and Status say.
@@ -91,7 +93,8 @@ pub(crate) fn encode(encoder: &mut DescriptorEncoder<'_>, health: &Health) -> st
 
 impl Handler {
     fn of(handler: v1::RuntimeHandler) -> Self {
-        Handler { name: handler.name, user_namespaces: handler.features.is_some_and(|features| features.user_namespaces) }
+        let features = handler.features.unwrap_or_default();
+        Handler { name: handler.name, user_namespaces: features.user_namespaces, recursive_read_only: features.recursive_read_only_mounts }
     }
 }
 

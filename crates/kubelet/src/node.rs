@@ -27,7 +27,7 @@ use crate::config::{Capacity, Config, Registration};
 use crate::cri_config::NodeSide;
 use crate::devices::{Count, Devices};
 use crate::eviction::{Eviction, Pressure, Signal};
-use crate::health::RuntimeHealth;
+use crate::health::{Handler, RuntimeHealth};
 use crate::images::Images;
 use crate::services;
 
@@ -161,7 +161,7 @@ impl NodeFacts {
                 "osImage": self.facts.os_image,
                 "systemUUID": self.facts.system_uuid,
             },
-            "runtimeHandlers": health.handlers.iter().map(|h| json!({"name": h.name, "features": {"userNamespaces": h.user_namespaces}})).collect::<Vec<_>>(),
+            "runtimeHandlers": health.handlers.iter().map(handler).collect::<Vec<_>>(),
         });
         if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses, self.name(), old) {
             status["addresses"] = addresses.into();
@@ -215,6 +215,12 @@ impl NodeFacts {
         });
         own.collect()
     }
+}
+
+/// A way in which the runtime runs pods.
+fn handler(handler: &Handler) -> Value {
+    let features = json!({"recursiveReadOnlyMounts": handler.recursive_read_only, "userNamespaces": handler.user_namespaces});
+    json!({"name": handler.name, "features": features})
 }
 
 /// What the node has.

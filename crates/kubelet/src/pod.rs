@@ -14,6 +14,7 @@ pub(crate) mod explain;
 mod machine;
 mod memory;
 mod plan;
+mod recursive;
 pub(crate) mod resize;
 pub(crate) mod resources;
 mod restart;
@@ -32,6 +33,7 @@ pub(crate) use machine::{Event, Failed, Outcome, PodState, on};
 pub(crate) use memory::{
     Attempt, Content, Evicted, Failure, Health, Hook, ImageState, Memory, PreStop, Reason, Removal, Retry, SandboxWork, Stop, Volumes, WaitingReason,
 };
+pub(crate) use recursive::{RecursiveError, is_recursive};
 pub(crate) use resize::{Pending, PendingReason, Record, Update};
 
 /// What the runtime holds of one pod.
@@ -50,6 +52,8 @@ pub(crate) struct Sandbox {
     pub ready: bool,
     pub created_at: Option<Timestamp>,
     pub ips: Vec<String>,
+    /// The runtime's way of running it; empty for the usual one.
+    pub handler: String,
     /// Why its network does not work, where the runtime says so.
     pub problem: Option<String>,
 }
@@ -136,6 +140,8 @@ pub(crate) struct NodeInfo {
     pub runtime: String,
     /// So many dead attempts of each container stay, when a further one dies; None where they are removed by other rules.
     pub dead_kept: Option<usize>,
+    /// The runtime's handlers that have recursive read-only mounts.
+    pub recursive: Vec<String>,
     /// Pods can be resized in place, which upstream refuses on Windows.
     pub resizes: bool,
 }
@@ -204,6 +210,15 @@ pub(crate) fn grace(pod: &Pod) -> i64 {
     let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or(spec);
     grace.max(1)
+}
+
+impl NodeInfo {
+    /// Whether mounts of a pod can be read-only at every level. A pod without a sandbox has the usual handler, unless it names a class.
+    pub(crate) fn is_recursive(&self, pod: &Pod, observed: &Observed) -> bool {
+        let class = pod.spec.as_ref().and_then(|spec| spec.runtime_class_name.as_deref()).unwrap_or_default();
+        let handler = observed.sandboxes.first().map(|sandbox| sandbox.handler.as_str()).or(class.is_empty().then_some(""));
+        handler.is_some_and(|handler| self.recursive.iter().any(|offers| offers == handler))
+    }
 }
 
 impl Observed {

@@ -69,6 +69,7 @@ fn sandbox(mut s: v1::PodSandboxStatus) -> Sandbox {
         attempt: s.metadata.map_or(0, |m| m.attempt),
         ready: s.state == v1::PodSandboxState::SandboxReady as i32,
         created_at: time(s.created_at),
+        handler: s.runtime_handler,
         ips: std::iter::once(network.ip).chain(more).filter(|ip| !ip.is_empty()).collect(),
     }
 }

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn handler(name: &str, user_namespaces: bool) -> Handler {
-        Handler { name: name.into(), user_namespaces }
+        Handler { name: name.into(), user_namespaces, recursive_read_only: false }
     }
 
     fn pod(uid: &str, host_users: Option<bool>) -> Pod {

@@ -164,7 +164,14 @@ fn with_mirrored_status(agent: &Agent, pod: Arc<Pod>) -> Arc<Pod> {
 fn node_info(agent: &Agent) -> NodeInfo {
     let health = agent.health.borrow();
     let resizes = !agent.side.os.is_windows();
-    NodeInfo { network_ready: health.connects, host_ips: agent.host_ips.clone(), runtime: health.name.clone(), dead_kept: agent.dead_kept, resizes }
+    NodeInfo {
+        network_ready: health.connects,
+        host_ips: agent.host_ips.clone(),
+        runtime: health.name.clone(),
+        dead_kept: agent.dead_kept,
+        recursive: health.handlers.iter().filter(|handler| handler.recursive_read_only).map(|handler| handler.name.clone()).collect(),
+        resizes,
+    }
 }
 
 impl Worker {

@@ -16,7 +16,7 @@ use kube_rules::Quantity;
 
 use super::plan::{Ending, Waiting};
 use super::resize::{Amounts, Work};
-use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, Why, containers, is_host_network, restart};
+use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, Why, containers, is_host_network, is_recursive, restart};
 
 /// The conditions that belong to the node agent; others are left alone.
 pub(crate) const OWN_CONDITIONS: [&str; 7] =
@@ -79,15 +79,17 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     status
 }
 
-/// A container's mounts, which its status repeats. Those that are only read are so at their first level: recursive read-only mounts need a
-/// runtime's handler that offers them, and the agent asks for none.
-fn mounts(c: &Spec) -> Option<Vec<VolumeMountStatus>> {
+/// A container's mounts, which its status repeats; of those that are only read, whether they are so at every level.
+fn mounts(c: &Spec, offered: bool) -> Option<Vec<VolumeMountStatus>> {
     c.volume_mounts.as_ref().filter(|mounts| !mounts.is_empty()).map(|mounts| {
         let status = |mount: &VolumeMount| VolumeMountStatus {
             name: mount.name.clone(),
             mount_path: mount.mount_path.clone(),
             read_only: mount.read_only.filter(|only| *only),
-            recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".to_owned()),
+            recursive_read_only: (mount.read_only == Some(true)).then(|| {
+                let mode = if is_recursive(mount, offered) == Ok(true) { "Enabled" } else { "Disabled" };
+                mode.to_owned()
+            }),
             volume_status: None,
         };
         mounts.iter().map(status).collect()
@@ -158,7 +160,7 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
         resources: Some(resources(i, c, newest)),
         last_state: previous.map(|p| terminated(i, p)).or_else(kept),
-        volume_mounts: mounts(c),
+        volume_mounts: mounts(c, i.node.is_recursive(i.pod, i.observed)),
         ..Default::default()
     };
     match newest.state {
@@ -262,7 +264,7 @@ fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod
         name: c.name.clone(),
         image: c.image.clone().unwrap_or_default(),
         started: Some(false),
-        volume_mounts: mounts(c),
+        volume_mounts: mounts(c, i.node.is_recursive(i.pod, i.observed)),
         ..Default::default()
     };
     let old = old_status(i, &c.name);

@@ -19,6 +19,7 @@ struct World {
     gone: bool,
     now: i64,
     dead_kept: Option<usize>,
+    recursive: Vec<&'static str>,
 }
 
 fn failure(reason: WaitingReason, message: &str, retry: Retry) -> Failure {
@@ -40,6 +41,7 @@ impl World {
             gone: false,
             now: 100,
             dead_kept: Some(1),
+            recursive: Vec::new(),
         }
     }
 
@@ -52,7 +54,7 @@ impl World {
                 ready,
                 created_at: Some(t(0)),
                 ips: vec!["10.0.0.5".into()],
-                problem: None,
+                ..Sandbox::default()
             },
         );
         self
@@ -113,6 +115,7 @@ impl World {
                 host_ips: vec!["10.240.0.11".into()],
                 runtime: "sim".into(),
                 dead_kept: self.dead_kept,
+                recursive: self.recursive.iter().map(|name| (*name).to_owned()).collect(),
                 resizes: true,
             },
         })
@@ -323,6 +326,38 @@ fn init_containers_run_in_order_and_sidecars_stay() {
     w.memory.stops.insert("side0".into(), Stop { grace: 8, why: Why::PodEnds, attempt: Attempt::UnderWay });
     assert_eq!(w.plan(), [""; 0]);
     assert_eq!(w.deleted(3).plan(), ["stop side (side0) within 3 s: PodEnds"]);
+}
+
+#[test]
+fn the_status_says_which_mounts_are_read_only_at_every_level() {
+    let mounts = json!([
+        {"name": "v", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+        {"name": "v", "mountPath": "/b", "readOnly": true},
+        {"name": "v", "mountPath": "/c"},
+    ]);
+    let modes = |class: Option<&str>, handler: Option<&str>, recursive: Vec<&'static str>| {
+        let containers = json!([{"name": "c", "image": "img", "volumeMounts": mounts.clone()}]);
+        let mut w = World::new(json!({"containers": containers, "runtimeClassName": class}));
+        if let Some(handler) = handler {
+            w = w.sandbox(true).container("c", State::Running, 0, 0);
+            w.observed.sandboxes[0].handler = handler.to_owned();
+        }
+        w.recursive = recursive;
+        let mounts = w.step().status.container_statuses.unwrap().remove(0).volume_mounts.unwrap();
+        mounts.into_iter().map(|mount| mount.recursive_read_only).collect::<Vec<_>>()
+    };
+    let (on, off) = (Some("Enabled".to_owned()), Some("Disabled".to_owned()));
+    for (class, handler, recursive, want) in [
+        (None, Some(""), vec![], &off),
+        (None, Some(""), vec![""], &on),
+        (Some("vm"), Some("kata"), vec![""], &off),
+        (Some("vm"), Some("kata"), vec!["kata"], &on),
+        // No sandbox yet.
+        (None, None, vec![""], &on),
+        (Some("vm"), None, vec!["", "kata"], &off),
+    ] {
+        assert_eq!(modes(class, handler, recursive.clone()), [want.clone(), off.clone(), None], "{class:?} {handler:?} {recursive:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::cri_config::{NameTooLong, SecurityError};
 use crate::devices::DeviceError;
 use crate::env::EnvError;
 use crate::error::{ApiError, RuntimeError};
-use crate::pod::WaitingReason;
+use crate::pod::{RecursiveError, WaitingReason};
 use crate::probes::ProbeError;
 use crate::sources::SourceError;
 use crate::tokens::TokenError;
@@ -121,6 +121,8 @@ pub(super) enum ConfigError {
     Name(#[from] NameTooLong),
     #[error("cannot mount a sub-path of the image volume {volume:?}: the node agent's runtime interface has none; mount the whole image")]
     ImageSubPath { volume: String },
+    #[error(transparent)]
+    Recursive(#[from] RecursiveError),
     #[error("image {image:?} of volume {volume:?} is not on the node any more")]
     ImageMissing { volume: String, image: String },
     #[error("volume {volume:?} of a volumeMount is not among the pod's volumes")]

@@ -15,7 +15,7 @@ use super::{Note, Worker, hosts, image};
 use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::devices;
 use crate::env::{self, Input};
-use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network};
+use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network, is_recursive};
 use crate::probes;
 use crate::services;
 use crate::users;
@@ -208,14 +208,16 @@ impl Worker {
         images: &BTreeMap<String, v1::ImageSpec>,
     ) -> Result<(Vec<v1::Mount>, Vec<Hold>), ConfigError> {
         let os = self.agent.side.os;
+        let offered = self.state.node.is_recursive(&self.state.pod, &self.state.observed);
         let all = self.state.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
         let (mut out, mut holds) = (Vec::new(), Vec::new());
         for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
+            let recursive = is_recursive(m, offered)?;
             if let Some(image) = images.get(&m.name) {
                 if !sub_path(m, vars)?.is_empty() {
                     return Err(ConfigError::ImageSubPath { volume: m.name.clone() });
                 }
-                out.push(cri_config::image_mount(os, &m.mount_path, image));
+                out.push(v1::Mount { recursive_read_only: recursive, ..cri_config::image_mount(os, &m.mount_path, image) });
                 continue;
             }
             let volume = all.clone().find(|v| v.name == m.name);
@@ -230,8 +232,7 @@ impl Worker {
             let ours = volume.secret.is_some() || volume.config_map.is_some() || volume.projected.is_some() || volume.downward_api.is_some();
             let claimed_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
             let mut shown = cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true));
-            shown.selinux_relabel =
-                self.agent.side.modules.selinux && cri_config::relabels(volume, self.claims.as_ref().and_then(|all| all.get(&m.name)));
+            shown.recursive_read_only = recursive;
             shown.propagation = cri_config::propagation(os, m.mount_propagation.as_deref()).into();
             out.push(shown);
         }

@@ -23,7 +23,7 @@ async fn a_pod_has_its_own_ids_until_it_is_gone_also_over_a_restart() {
     world.start_agent();
     world.eventually("node Ready", async || world.node_is_ready().await).await;
     let node = json!(world.node().await.unwrap());
-    assert_eq!(node["status"]["runtimeHandlers"], json!([{"name": "", "features": {"userNamespaces": true}}]));
+    assert_eq!(node["status"]["runtimeHandlers"], json!([{"name": "", "features": {"recursiveReadOnlyMounts": false, "userNamespaces": true}}]));
 
     let own = |name: &str| json!({"hostUsers": false, "containers": [{"name": name, "image": "serve:1"}]});
     world.pod("one", own("a")).await;

@@ -463,7 +463,7 @@ impl World {
 }
 
 fn node() -> NodeInfo {
-    NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into(), dead_kept: Some(1), resizes: true }
+    NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into(), dead_kept: Some(1), recursive: vec![], resizes: true }
 }
 
 #[test]

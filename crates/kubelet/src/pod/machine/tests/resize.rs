@@ -163,7 +163,7 @@ fn a_policy_that_asks_for_it_restarts_the_container() {
 fn an_agents_restart_goes_on_with_the_resize_and_grants_nothing_by_itself() {
     let asked = pod(spec("25m", "35M", "NotRequired"));
     let old = resources(&pod(spec("20m", "35M", "NotRequired")));
-    let node = NodeInfo { network_ready: true, host_ips: vec![], runtime: "sim".into(), dead_kept: Some(1), resizes: true };
+    let node = NodeInfo { network_ready: true, host_ips: vec![], runtime: "sim".into(), dead_kept: Some(1), recursive: vec![], resizes: true };
     let restart = |record: Record| {
         let state = PodState::new(asked.clone(), node.clone(), SignedDuration::from_secs(10), Some(record));
         let mut m = Machine { state, now: 0, wake: None };
