@@ -1,18 +1,22 @@
 //! The environment of a container (upstream kubelet_pods.go makeEnvironmentVariables): envFrom,
 //! then env in order with expansion, then service variables where nothing else set the name.
 
+pub(crate) mod file;
+
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, FileKeySelector, Pod, ResourceFieldSelector};
 use kube_rules::{Amounts, Quantity, expand};
 
 use crate::sources::{Fetched, Kind};
+use file::{Files, NoFile};
 
 /// What a container's environment is made of.
 pub(crate) struct Input<'a> {
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub sources: &'a Fetched,
+    pub files: &'a Files,
     pub services: &'a BTreeMap<String, String>,
     pub facts: &'a Facts,
 }
@@ -43,6 +47,12 @@ pub(crate) enum EnvError {
     KeyMissing { key: String, kind: Kind, namespace: String, name: String },
     #[error(transparent)]
     Downward(#[from] DownwardError),
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    VolumeMissing(String),
+    #[error("couldn't parse env file")]
+    File,
+    #[error("environment variable key {key:?} not found in file {file:?}")]
+    FileKeyMissing { key: String, file: String },
     #[error("the variable's valueFrom is of an unknown kind")]
     UnknownSource,
 }
@@ -131,6 +141,9 @@ fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String
     if let Some(field) = &source.resource_field_ref {
         return Ok(Some(resource_value(input.pod, Some(&input.container.name), field, &input.facts.allocatable)?));
     }
+    if let Some(selector) = &source.file_key_ref {
+        return of_file(input, selector);
+    }
     let (kind, name, key, optional) = match (&source.config_map_key_ref, &source.secret_key_ref) {
         (Some(r), _) => (Kind::ConfigMap, &r.name, &r.key, r.optional),
         (None, Some(r)) => (Kind::Secret, &r.name, &r.key, r.optional),
@@ -147,6 +160,25 @@ fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String
             let namespace = input.pod.metadata.namespace.clone().unwrap_or_default();
             Err(EnvError::KeyMissing { key: key.clone(), kind, namespace, name: name.clone() })
         }
+    }
+}
+
+/// A variable of a file. As upstream, one that is empty counts as none, and an optional key does not make the file optional.
+fn of_file(input: &Input<'_>, selector: &FileKeySelector) -> Result<Option<String>, EnvError> {
+    let missing = || EnvError::VolumeMissing(selector.volume_name.clone());
+    let file = match input.files.get(&(selector.volume_name.clone(), selector.path.clone())) {
+        None | Some(Err(NoFile::Volume)) => return Err(missing()),
+        Some(Err(NoFile::Unreadable)) => return Err(EnvError::File),
+        Some(Ok(file)) => file,
+    };
+    let value = file::value(&file.content, &selector.key).map_err(|error| {
+        tracing::warn!(file = file.place, %error, "a file of variables cannot be read");
+        EnvError::File
+    })?;
+    match value.is_empty() {
+        false => Ok(Some(value)),
+        true if selector.optional == Some(true) => Ok(None),
+        true => Err(EnvError::FileKeyMissing { key: selector.key.clone(), file: file.place.clone() }),
     }
 }
 
@@ -263,7 +295,14 @@ mod tests {
             allocatable: Amounts::from([("cpu".to_owned(), Quantity::from_units(8))]),
         };
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        environment(&Input { pod: &pod, container, sources: &sources, services: &services, facts: &facts })
+        let file = |content: &str| Ok(file::File { place: "/pods/u/volumes/v/env".into(), content: content.into() });
+        let files = Files::from([
+            (("v".into(), "env".into()), file("A='file-a'\nEMPTY=''\n")),
+            (("v".into(), "broken".into()), file("A")),
+            (("v".into(), "absent".into()), Err(NoFile::Unreadable)),
+            (("w".into(), "env".into()), Err(NoFile::Volume)),
+        ]);
+        environment(&Input { pod: &pod, container, sources: &sources, files: &files, services: &services, facts: &facts })
     }
 
     fn shown(container: serde_json::Value) -> String {
@@ -297,6 +336,26 @@ mod tests {
             assert!(shown(json!({"env": [var]})).starts_with(want), "{want}");
         }
         assert!(env(json!({"env": [field("spec.nope")]})).is_err());
+    }
+
+    #[test]
+    fn variables_of_files() {
+        let var = |volume: &str, path: &str, key: &str, optional: bool| {
+            let selector = json!({"volumeName": volume, "path": path, "key": key, "optional": optional});
+            env(json!({"env": [{"name": "E", "valueFrom": {"fileKeyRef": selector}}]}))
+                .map(|environment| environment.vars.into_iter().find(|(name, _)| name == "E").map(|(_, value)| value))
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(var("v", "env", "A", false), Ok(Some("file-a".into())));
+        for key in ["EMPTY", "NONE"] {
+            let message = format!("environment variable key {key:?} not found in file \"/pods/u/volumes/v/env\"");
+            assert_eq!(var("v", "env", key, false), Err(message));
+            assert_eq!(var("v", "env", key, true), Ok(None));
+        }
+        for path in ["broken", "absent"] {
+            assert_eq!(var("v", path, "A", true), Err("couldn't parse env file".into()));
+        }
+        assert_eq!(var("w", "env", "A", true), Err("cannot find the volume \"w\" referenced by FileKeyRef".into()));
     }
 
     #[test]

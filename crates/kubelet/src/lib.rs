@@ -98,6 +98,11 @@ pub fn check_pull_record(bytes: &[u8]) {
 pub fn check_user_namespace(bytes: &[u8]) {
     users::check(bytes);
 }
+/// Reads a file of variables, for fuzzing.
+#[doc(hidden)]
+pub fn check_env_file(bytes: &[u8]) {
+    env::file::check(bytes);
+}
 /// Reads a checkpoint of devices, for fuzzing.
 #[doc(hidden)]
 pub fn check_device_checkpoint(bytes: &[u8]) {
