@@ -40,10 +40,22 @@ pub struct Resolver {
     pub searches: Vec<String>,
     /// Options such as `ndots:5`.
     pub options: Vec<String>,
+    /// The node was told to have no resolver: such pods ask themselves.
+    pub is_off: bool,
 }
 
 impl Resolver {
-    /// Of a file of the form of resolv.conf: of several `search` and `options` lines the last counts, as upstream reads them.
+    /// That of a node whose `resolvConf` is empty: such pods find a server at most beside them, in each family that the node has.
+    pub fn off(node_ips: &[IpAddr]) -> Self {
+        let mut servers: Vec<String> = node_ips.iter().map(|ip| if ip.is_ipv6() { "::1" } else { "127.0.0.1" }.to_owned()).collect();
+        if servers.is_empty() {
+            servers.push("127.0.0.1".to_owned());
+        }
+        Resolver { servers, is_off: true, ..Self::default() }
+    }
+
+    /// Of a file of the form of resolv.conf: of several `search` lines the last counts, of several options with one name as well, as upstream
+    /// reads them.
     pub fn parse(text: &str) -> Self {
         let mut resolver = Self::default();
         for line in text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])) {
@@ -52,9 +64,16 @@ impl Resolver {
             match keyword {
                 Some("nameserver") => resolver.servers.extend(rest.take(1)),
                 Some("search") => {
-                    resolver.searches = rest.map(|name| if name == "." { name } else { name.trim_end_matches('.').to_owned() }).collect()
+                    let domain = |name: String| name.strip_suffix('.').map(str::to_owned).unwrap_or(name);
+                    resolver.searches = rest.filter(|name| name != ".").map(domain).collect();
                 }
-                Some("options") => resolver.options = rest.collect(),
+                Some("options") => {
+                    for option in rest {
+                        let name = |option: &str| option.split(':').next().map(str::to_owned);
+                        resolver.options.retain(|other| name(other) != name(&option));
+                        resolver.options.push(option);
+                    }
+                }
                 _ => {}
             }
         }
@@ -477,11 +496,12 @@ mod tests {
     #[test]
     fn resolvers_are_read_as_upstream_reads_them() {
         let text = "# made by hand\nnameserver 10.0.0.1 ignored\n; another\nnameserver fd00::1\nsearch old.example\nsearch corp.example. lan\n\
-                    options ndots:3 timeout:1\nnameserver\ndomain x\n";
+                    options ndots:3 timeout:1\nnameserver\ndomain x\noptions ndots:2\nsearch corp.example. lan .\n";
         let expected = Resolver {
             servers: vec!["10.0.0.1".into(), "fd00::1".into()],
             searches: vec!["corp.example".into(), "lan".into()],
-            options: vec!["ndots:3".into(), "timeout:1".into()],
+            options: vec!["timeout:1".into(), "ndots:2".into()],
+            is_off: false,
         };
         assert_eq!(Resolver::parse(text), expected);
         assert_eq!(Resolver::parse(""), Resolver::default());

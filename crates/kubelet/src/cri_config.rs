@@ -1,6 +1,6 @@
 //! The CRI requests for a pod: what upstream's kubelet would send, in the node's own path form.
 
-mod modules;
+mod dns;
 mod names;
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use crate::pod::resources::{self, Kernel};
 use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
 
-pub(crate) use modules::{Modules, admit as admit_app_armor, relabels};
+pub(crate) use dns::dns;
 pub(crate) use names::{NameTooLong, Names};
 
 /// Why a container's security settings make no request. `container` names it with its pod.
@@ -117,44 +117,6 @@ fn pod_labels(pod: &Pod) -> HashMap<String, String> {
     HashMap::from([(POD_NAME.to_owned(), text(&m.name)), (POD_NAMESPACE.to_owned(), text(&m.namespace)), (POD_UID.to_owned(), text(&m.uid))])
 }
 
-/// Resolver settings by dnsPolicy and dnsConfig (upstream network/dns).
-pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> v1::DnsConfig {
-    let spec = pod.spec.clone().unwrap_or_default();
-    let policy = spec.dns_policy.as_deref().unwrap_or("ClusterFirst");
-    let cluster = match policy {
-        "ClusterFirst" => !is_host_network(pod) && !node.cluster_dns.is_empty(),
-        "ClusterFirstWithHostNet" => !node.cluster_dns.is_empty(),
-        _ => false,
-    };
-    let host = &node.resolver;
-    let mut dns = if cluster {
-        let ns = text(&pod.metadata.namespace);
-        let d = &node.cluster_domain;
-        let mut searches = vec![format!("{ns}.svc.{d}"), format!("svc.{d}"), d.clone()];
-        searches.extend(host.searches.clone());
-        v1::DnsConfig { servers: node.cluster_dns.clone(), searches, options: vec!["ndots:5".into()] }
-    } else if policy == "None" {
-        v1::DnsConfig::default()
-    } else {
-        v1::DnsConfig { servers: host.servers.clone(), searches: host.searches.clone(), options: host.options.clone() }
-    };
-    if let Some(extra) = spec.dns_config {
-        dns.servers.extend(extra.nameservers.unwrap_or_default());
-        dns.searches.extend(extra.searches.unwrap_or_default());
-        for option in extra.options.unwrap_or_default() {
-            let Some(name) = option.name else { continue };
-            dns.options.retain(|o| o.split(':').next() != Some(&name));
-            dns.options.push(option.value.map_or(name.clone(), |v| format!("{name}:{v}")));
-        }
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    dns.searches.retain(|s| seen.insert(s.clone()));
-    dns.servers.dedup();
-    dns.servers.truncate(3);
-    dns.searches.truncate(32);
-    dns
-}
-
 /// # Errors
 /// When the pod's name is too long.
 pub(crate) fn sandbox(
@@ -185,7 +147,7 @@ pub(crate) fn sandbox(
         metadata: Some(v1::PodSandboxMetadata { name: text(&m.name), uid: text(&m.uid), namespace: text(&m.namespace), attempt }),
         hostname: names::of_sandbox(node, pod)?,
         log_directory: logs.to_string(),
-        dns_config: Some(dns(node, pod)),
+        dns_config: Some(dns(node, pod).config),
         port_mappings: if is_host_network(pod) { Vec::new() } else { port_mappings },
         labels,
         annotations: m
@@ -497,7 +459,7 @@ mod tests {
             hyper_v_container: false,
             cluster_dns: vec!["10.96.0.10".into()],
             cluster_domain: "cluster.local".into(),
-            resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], options: vec![] },
+            resolver: Resolver { servers: vec!["1.1.1.1".into()], searches: vec!["corp".into()], ..Resolver::default() },
             kernel: Kernel::default(),
             pod_groups: Some(Name::parse("/kubepods")),
             cgroups: Cgroups::Files,
@@ -545,7 +507,7 @@ mod tests {
                 "10.96.0.10 | ns.svc.cluster.local svc.cluster.local cluster.local corp | ndots:2",
             ),
         ] {
-            let d = dns(&node(WIN), &pod(spec.clone()));
+            let d = dns(&node(WIN), &pod(spec.clone())).config;
             let shown = format!("{} | {} | {}", d.servers.join(" "), d.searches.join(" "), d.options.join(" "));
             assert_eq!(shown, want, "{spec}");
         }

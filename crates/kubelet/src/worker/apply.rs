@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cluster::EventType;
 use cri::v1;
-use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
+use k8s_openapi::api::core::v1::{LifecycleHandler, ObjectReference, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
@@ -126,6 +126,7 @@ impl Worker {
         if attempt > 0 {
             self.event(None, EventType::Normal, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.");
         }
+        self.report_dns();
         let made = async {
             let runtime_handler = self.handler().await?;
             if let Some(groups) = &self.agent.groups {
@@ -144,6 +145,23 @@ impl Worker {
                 self.event(None, EventType::Warning, error.reason(), message);
                 Outcome::Failed
             }
+        }
+    }
+
+    /// Says where the pod does not get the resolver settings that it asks for.
+    fn report_dns(&self) {
+        let dns = cri_config::dns(&self.agent.side, &self.state.pod);
+        for message in dns.cut {
+            self.event(None, EventType::Warning, "DNSConfigForming", message);
+        }
+        if let Some(message) = dns.missing {
+            let meta = &self.state.pod.metadata;
+            let text = |part: &Option<String>| part.clone().unwrap_or_default();
+            let pod = format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid));
+            self.event(None, EventType::Warning, "MissingClusterDNS", format!("pod: {pod:?}. {message}"));
+            let node = Some(self.agent.side.node_name.clone());
+            let about = ObjectReference { kind: Some("Node".into()), name: node.clone(), uid: node, ..Default::default() };
+            self.agent.recorder.event(&about, EventType::Warning, "MissingClusterDNS", None, message.to_owned());
         }
     }
 

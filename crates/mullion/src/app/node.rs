@@ -643,10 +643,9 @@ fn taints(config: &Complete) -> Vec<Taint> {
 fn resolver(config: &Complete) -> Result<kubelet::Resolver> {
     let given = config.config.kubelet.resolv_conf.as_deref();
     let path = match given {
-        Some("") => return Ok(kubelet::Resolver::default()),
-        // Unless there is a file of that name, as upstream.
-        Some(path) if !(cfg!(windows) && path == "Host" && !Path::new(path).is_file()) => path,
-        _ if is_simulated(config) => {
+        Some("") => return Ok(kubelet::Resolver::off(&config.config.node.node_ip.iter().collect::<Vec<_>>())),
+        Some(path) if !(cfg!(windows) && path == "Host") => path,
+        _ if is_simulated(config) || cfg!(windows) => {
             return Ok(kubelet::Resolver { servers: config.cluster_dns.iter().map(ToString::to_string).collect(), ..kubelet::Resolver::default() });
         }
         #[cfg(windows)]
