@@ -1,6 +1,7 @@
 //! Client: one method for each call of CRI.
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tower::service_fn;
 
 use crate::calls::{Calls, Waiting};
 use crate::containerd::{self, Envelope};
-use crate::{Endpoint, EndpointError, Error, Events};
+use crate::{Endpoint, EndpointError, Error, Events, create};
 
 /// How long calls may take.
 #[derive(Clone, Copy, Debug)]
@@ -188,6 +189,18 @@ impl Client {
         let request = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: cmd.to_vec(), timeout: seconds };
         let limit = timeout.saturating_add(self.deadlines.call);
         self.within("ExecSync", limit, call!(self, runtime.exec_sync(request))).await
+    }
+
+    /// `CreateContainer` with parts of images for mounts, by their path in the container: `Mount.image_sub_path`, which runtimes have since CRI of Kubernetes 1.33.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn create_container_with(&self, request: v1::CreateContainerRequest, sub_paths: &BTreeMap<String, String>) -> Result<String, Error> {
+        if sub_paths.is_empty() {
+            return self.create_container(request).await;
+        }
+        let answer = create::create(self.transport.clone(), request, sub_paths);
+        Ok(self.within("CreateContainer", self.deadlines.call, answer).await?.container_id)
     }
 
     /// `PullImage`; the answer is the reference to run by.

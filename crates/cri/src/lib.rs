@@ -7,6 +7,7 @@
 mod calls;
 mod client;
 mod containerd;
+mod create;
 mod endpoint;
 mod error;
 mod events;

@@ -119,8 +119,6 @@ pub(super) enum ConfigError {
     Env(#[from] EnvError),
     #[error(transparent)]
     Name(#[from] NameTooLong),
-    #[error("cannot mount a sub-path of the image volume {volume:?}: the node agent's runtime interface has none; mount the whole image")]
-    ImageSubPath { volume: String },
     #[error(transparent)]
     Recursive(#[from] RecursiveError),
     #[error("image {image:?} of volume {volume:?} is not on the node any more")]
@@ -131,8 +129,10 @@ pub(super) enum ConfigError {
     DeviceMissing { volume: String, container: String },
     #[error("error DevicePath `{0}` must be an absolute path")]
     RelativeDevice(String),
-    #[error("subPathExpr {expression:?} names the variable {variable:?}, which is not set")]
-    SubPathExpression { expression: String, variable: String },
+    #[error("missing value for {0}")]
+    SubPathExpression(String),
+    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
+    SubPathUp(String),
     #[error("error SubPath `{0}` must not be an absolute path")]
     AbsoluteSubPath(String),
     #[error(transparent)]

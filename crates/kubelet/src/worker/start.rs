@@ -1,6 +1,6 @@
 //! Creating and starting a container.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cluster::EventType;
@@ -90,9 +90,10 @@ impl Worker {
         let handler = if users::wants(&self.state.pod) { self.handler().await.map_err(ConfigError::from)? } else { String::new() };
         let users = self.users(&handler).map_err(ConfigError::from)?;
         let parts = Parts { given, env: environment.vars, images, users };
+        let sub_paths = self.image_sub_paths(c, &parts)?;
         let (config, sandbox_config, holds) = self.configs(c, &start, &usage, parts)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
-        let id = self.agent.cri.create_container(request).await.map_err(|error| StartError::Create(error.into()))?;
+        let id = self.agent.cri.create_container_with(request, &sub_paths).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
         let request = v1::StartContainerRequest { container_id: id.clone() };
         self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;
@@ -216,6 +217,18 @@ impl Worker {
         Ok(all)
     }
 
+    /// The parts of images that mounts show, by their path in the container.
+    fn image_sub_paths(&self, c: &Container, parts: &Parts) -> Result<BTreeMap<String, String>, ConfigError> {
+        let mut all = BTreeMap::new();
+        for m in c.volume_mounts.iter().flatten().filter(|m| parts.images.contains_key(&m.name)) {
+            let path = sub_path(m, &parts.env)?;
+            if !path.is_empty() {
+                all.insert(kube_rules::container_path(self.agent.side.os, &m.mount_path), path);
+            }
+        }
+        Ok(all)
+    }
+
     fn mounts(
         &self,
         c: &Container,
@@ -230,9 +243,6 @@ impl Worker {
         for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
             let recursive = is_recursive(m, offered)?;
             if let Some(image) = images.get(&m.name) {
-                if !sub_path(m, vars)?.is_empty() {
-                    return Err(ConfigError::ImageSubPath { volume: m.name.clone() });
-                }
                 out.push(v1::Mount { recursive_read_only: recursive, ..cri_config::image_mount(os, &m.mount_path, image) });
                 continue;
             }
@@ -331,23 +341,24 @@ fn sub_path(mount: &VolumeMount, vars: &[(String, String)]) -> Result<String, Co
         (Some(path), _) => path.clone(),
         _ => String::new(),
     };
-    if path.starts_with(['/', '\\']) { Err(ConfigError::AbsoluteSubPath(path)) } else { Ok(path) }
+    if path.starts_with(['/', '\\']) {
+        return Err(ConfigError::AbsoluteSubPath(path));
+    }
+    if path.split(['/', '\\']).any(|name| name == "..") { Err(ConfigError::SubPathUp(path)) } else { Ok(path) }
 }
 
-/// subPathExpr: every variable must exist.
+/// subPathExpr: every variable must have a value (upstream `ExpandContainerVolumeMounts`).
 fn expand_strictly(text: &str, vars: &[(String, String)]) -> Result<String, ConfigError> {
-    let missing = std::cell::RefCell::new(None);
+    let missing = std::cell::RefCell::new(BTreeSet::new());
     let out = expand(text, |name| {
-        let found = vars.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+        let found = vars.iter().find(|(n, value)| n == name && !value.is_empty()).map(|(_, v)| v.clone());
         if found.is_none() {
-            *missing.borrow_mut() = Some(name.to_owned());
+            missing.borrow_mut().insert(name.to_owned());
         }
         found
     });
-    match missing.into_inner() {
-        None => Ok(out),
-        Some(variable) => Err(ConfigError::SubPathExpression { expression: text.to_owned(), variable }),
-    }
+    let missing: Vec<String> = missing.into_inner().into_iter().collect();
+    if missing.is_empty() { Ok(out) } else { Err(ConfigError::SubPathExpression(missing.join(", "))) }
 }
 
 #[cfg(test)]
@@ -356,13 +367,17 @@ mod tests {
 
     #[test]
     fn sub_paths_stay_below_their_volume() {
-        let vars = [("EMPTY".to_owned(), String::new()), ("POD".to_owned(), "a".to_owned())];
+        let vars = [("EMPTY".to_owned(), String::new()), ("POD".to_owned(), "a".to_owned()), ("UP".to_owned(), "..".to_owned())];
         let mount = |expression: &str| VolumeMount { sub_path_expr: Some(expression.to_owned()), ..VolumeMount::default() };
         assert_eq!(sub_path(&mount("$(POD)/$(POD)"), &vars).unwrap(), "a/a");
         assert_eq!(sub_path(&VolumeMount { sub_path: Some("b".to_owned()), ..VolumeMount::default() }, &vars).unwrap(), "b");
         assert_eq!(sub_path(&VolumeMount::default(), &vars).unwrap(), "");
-        let error = sub_path(&mount("$(EMPTY)/$(POD)"), &vars).unwrap_err();
-        assert_eq!(error.to_string(), "error SubPath `/a` must not be an absolute path");
-        assert!(matches!(sub_path(&mount("$(MISSING)"), &vars), Err(ConfigError::SubPathExpression { .. })));
+        for (expression, message) in [
+            ("$(EMPTY)/$(POD)/$(MISSING)", "missing value for EMPTY, MISSING"),
+            ("/$(POD)", "error SubPath `/a` must not be an absolute path"),
+            ("$(POD)/$(UP)/x", "unable to provision SubPath `a/../x`: must not contain '..'"),
+        ] {
+            assert_eq!(sub_path(&mount(expression), &vars).unwrap_err().to_string(), message);
+        }
     }
 }
