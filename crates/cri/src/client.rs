@@ -39,8 +39,11 @@ impl Default for Deadlines {
 /// Largest message upstream's client accepts (`cri-client/pkg/remote_runtime.go`).
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// A runtime in this process, with its events.
-type Runtime = dyn RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>>;
+/// The calls of CRI's image service.
+const IMAGE_CALLS: [&str; 5] = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
+
+/// What carries a call to the runtime: a connection, or the runtime itself.
+pub(crate) type Transport = BoxCloneSyncService<Request<Body>, HttpResponse<Body>, TransportError>;
 
 /// What carries a call to the runtime.
 #[derive(Clone)]
@@ -86,6 +89,7 @@ macro_rules! call {
 pub struct Client {
     transport: Transport,
     endpoint: Arc<str>,
+    images_endpoint: Arc<str>,
     deadlines: Deadlines,
     calls: Arc<Calls>,
 }
@@ -112,17 +116,30 @@ impl Client {
         Ok(Self::over(name, deadlines, Transport::Connection { channel, runtime, images }))
     }
 
-    /// A client of a runtime in this process: calls are the same messages, and neither bytes nor a socket carry them. `name` stands where an
-    /// endpoint would.
-    pub fn in_process<S>(name: &str, runtime: Arc<S>) -> Self
-    where
-        S: RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>> + ImageService,
-    {
-        Self::over(name.into(), Deadlines::default(), Transport::Direct { runtime: runtime.clone(), images: runtime })
+    /// The same client with another program for images.
+    ///
+    /// # Errors
+    /// When the address has none of the known forms.
+    pub fn with_images(mut self, endpoint: &str) -> Result<Self, EndpointError> {
+        let endpoint: Endpoint = endpoint.parse()?;
+        self.images_endpoint = endpoint.to_string().into();
+        let channel = Transport::new(channel(endpoint).map_err(|error| TransportError(error.into())));
+        self.images = ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        Ok(self)
     }
 
-    fn over(endpoint: Arc<str>, deadlines: Deadlines, transport: Transport) -> Self {
-        Self { transport, endpoint, deadlines, calls: Arc::default() }
+    /// A client of a runtime in this process: calls are the same messages, and no socket carries them. `name` stands where an endpoint would.
+    pub fn in_process<S: RuntimeService + ImageService>(name: &str, runtime: Arc<S>) -> Self {
+        let images = direct(ImageServiceServer::from_arc(runtime.clone()));
+        Self::over(name.into(), Deadlines::default(), direct(RuntimeServiceServer::from_arc(runtime)), images)
+    }
+
+    fn over(endpoint: Arc<str>, deadlines: Deadlines, runtime: Transport, images: Transport) -> Self {
+        let transport = runtime.clone();
+        let runtime = RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE);
+        let images = ImageServiceClient::new(images).max_decoding_message_size(MAX_MESSAGE);
+        let images_endpoint = endpoint.clone();
+        Self { transport, runtime, images, endpoint, images_endpoint, deadlines, calls: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.
@@ -162,10 +179,11 @@ impl Client {
 
     async fn within<T>(&self, call: &'static str, limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Error> {
         let _counted = self.calls.begin(call);
+        let endpoint = if IMAGE_CALLS.contains(&call) { &self.images_endpoint } else { &self.endpoint };
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(Error::from_status(call, &self.endpoint, &status)),
-            Err(_) => Err(Error::Deadline { call, endpoint: self.endpoint.to_string(), within: limit }),
+            Ok(Err(status)) => Err(Error::from_status(call, endpoint, &status)),
+            Err(_) => Err(Error::Deadline { call, endpoint: endpoint.to_string(), within: limit }),
         }
     }
 

@@ -77,6 +77,21 @@ async fn errors_name_the_way_out() {
 }
 
 #[tokio::test]
+async fn images_may_be_cared_for_by_another_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let (runtime, images) = (dir.path().join("runtime"), dir.path().join("images"));
+    let client = client(&runtime).with_images(&format!("unix://{}", images.display())).unwrap();
+    let error = client.remove_image(Default::default()).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("unix://{}", images.display())), "{error}");
+    let _server = serve(&images);
+    assert_eq!(client.list_images(Default::default()).await.unwrap()[0].id, "one");
+    let error = client.version(Default::default()).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "nobody listens there");
+    assert!(error.to_string().contains(&format!("unix://{}", runtime.display())), "{error}");
+    assert!(self::client(&runtime).with_images("nowhere").is_err());
+}
+
+#[tokio::test]
 async fn missing_events_are_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("cri");

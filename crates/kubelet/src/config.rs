@@ -107,13 +107,21 @@ pub struct ImageCollection {
     pub low_percent: u8,
     /// How long an image stays at least (`imageMinimumGCAge`).
     pub min_age: Duration,
+    /// After how long without use an image is removed though there is room (`imageMaximumGCAge`); zero for never.
+    pub max_age: Duration,
     /// How often they are looked at.
     pub interval: Duration,
 }
 
 impl Default for ImageCollection {
     fn default() -> Self {
-        ImageCollection { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120), interval: Duration::from_secs(300) }
+        ImageCollection {
+            high_percent: 85,
+            low_percent: 80,
+            min_age: Duration::from_secs(120),
+            max_age: Duration::ZERO,
+            interval: Duration::from_secs(300),
+        }
     }
 }
 

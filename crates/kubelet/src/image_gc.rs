@@ -62,10 +62,23 @@ impl Known {
         }
     }
 
-    /// The images to remove for `need` bytes: those used longest ago first, none in use, none that came only just now.
+    /// Images that nothing uses, and that did not come only just now.
+    fn unused(&self, min_age: SignedDuration, now: Timestamp) -> impl Iterator<Item = (&String, &Record)> {
+        self.0.iter().filter(move |(_, r)| !r.pinned && r.last_used != Some(now) && now.duration_since(r.first_seen) >= min_age)
+    }
+
+    /// The images that were used too long ago, as far as the collector has looked: not before it has looked for so long.
+    fn old(&self, ages: Ages, began: Timestamp, now: Timestamp) -> Vec<(String, u64)> {
+        if ages.max.is_zero() || now.duration_since(began) <= ages.max {
+            return Vec::new();
+        }
+        let is_old = |r: &Record| r.last_used.is_none_or(|at| now.duration_since(at) > ages.max);
+        self.unused(ages.min, now).filter(|(_, r)| is_old(r)).map(|(id, r)| (id.clone(), r.size)).collect()
+    }
+
+    /// The images to remove for `need` bytes: those used longest ago first.
     fn plan(&self, need: u64, min_age: SignedDuration, now: Timestamp) -> Vec<(String, u64)> {
-        let free = |r: &Record| !r.pinned && r.last_used != Some(now) && now.duration_since(r.first_seen) >= min_age;
-        let mut order: Vec<_> = self.0.iter().filter(|(_, r)| free(r)).collect();
+        let mut order: Vec<_> = self.unused(min_age, now).collect();
         order.sort_by_key(|(id, r)| (r.last_used, r.first_seen, (*id).clone()));
         let mut freed = 0u64;
         let mut out = Vec::new();
@@ -77,6 +90,21 @@ impl Known {
             out.push((id.clone(), record.size));
         }
         out
+    }
+}
+
+/// How long images stay.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    min: SignedDuration,
+    /// Zero for no such bound.
+    max: SignedDuration,
+}
+
+impl Ages {
+    fn of(policy: &ImageCollection) -> Self {
+        let signed = |age| SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
+        Ages { min: signed(policy.min_age), max: signed(policy.max_age) }
     }
 }
 
@@ -103,13 +131,14 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// Looks at the images again and again, for ever. A high threshold of 100 switches that off, as upstream.
+    /// Looks at the images again and again, for ever. A high threshold of 100 without a greatest age switches that off, as upstream.
     pub(crate) async fn keep(&self) {
-        if self.policy.high_percent >= 100 {
+        if self.policy.high_percent >= 100 && self.policy.max_age.is_zero() {
             return std::future::pending().await;
         }
+        let began = Timestamp::now();
         loop {
-            if let Err(error) = self.collect(Timestamp::now()).await {
+            if let Err(error) = self.collect(began, Timestamp::now()).await {
                 tracing::warn!(error = %error.as_report(), "cannot remove unused images; trying again");
             }
             tokio::time::sleep(self.policy.interval).await;
@@ -128,7 +157,8 @@ impl Collector {
     pub(crate) async fn remove_unused(&self) -> Result<(), CollectError> {
         let now = Timestamp::now();
         self.look(now).await?;
-        self.free(u64::MAX, now, "the node is short of disk").await;
+        let plan = self.known().plan(u64::MAX, Ages::of(&self.policy).min, now);
+        self.remove(plan, now, "the node is short of disk").await;
         Ok(())
     }
 
@@ -152,11 +182,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Removes images for `need` bytes. Returns how many bytes they had.
-    async fn free(&self, need: u64, now: Timestamp, why: &str) -> u64 {
-        let min_age = SignedDuration::try_from(self.policy.min_age).unwrap_or(SignedDuration::MAX);
-        let plan = self.known().plan(need, min_age, now);
-        let mut left: BTreeSet<String> = self.known().0.keys().cloned().collect();
+    /// Removes these images. Returns how many bytes they had.
+    async fn remove(&self, plan: Vec<(String, u64)>, now: Timestamp, why: &str) -> u64 {
         let mut freed = 0u64;
         for (id, size) in plan {
             let image = v1::ImageSpec { image: id.clone(), ..Default::default() };
@@ -164,21 +191,28 @@ impl Collector {
                 Ok(()) => {
                     tracing::info!(image = id, size, "removed an unused image: {why}");
                     freed = freed.saturating_add(size);
-                    left.remove(&id);
+                    self.known().0.remove(&id);
                 }
                 Err(error) => tracing::warn!(image = id, error = %error.as_report(), "removing an unused image failed"),
             }
         }
         // Upstream forgets images that it did not look at, too: then they would count as preloaded, and every pod might use them.
+        let left: BTreeSet<String> = self.known().0.keys().cloned().collect();
         self.records.prune(&left, now);
         freed
     }
 
-    async fn collect(&self, now: Timestamp) -> Result<(), CollectError> {
+    async fn collect(&self, began: Timestamp, now: Timestamp) -> Result<(), CollectError> {
         self.look(now).await?;
+        let ages = Ages::of(&self.policy);
+        let old = self.known().old(ages, began, now);
+        if !old.is_empty() {
+            self.remove(old, now, "nothing used it for imageMaximumGCAge").await;
+        }
         let space = self.space().await?;
         let Some((percent, need)) = to_free(space, &self.policy) else { return Ok(()) };
-        let freed = self.free(need, now, &format!("the file system of images is {percent}% full")).await;
+        let plan = self.known().plan(need, ages.min, now);
+        let freed = self.remove(plan, now, &format!("the file system of images is {percent}% full")).await;
         if freed < need {
             self.report(percent, space.capacity, freed);
         }
@@ -236,6 +270,25 @@ mod tests {
     }
 
     #[test]
+    fn images_that_nobody_uses_go_after_their_greatest_age() {
+        let mut all = vec![image("never", 1), image("old", 2), image("recent", 3), image("running", 4), image("pause", 5)];
+        all[4].pinned = true;
+        let mut known = Known::default();
+        known.update(&all, &used(&["old", "recent", "running"]), t(0));
+        known.update(&all, &used(&["recent", "running"]), t(100));
+        all.push(image("new", 6));
+        known.update(&all, &used(&["running"]), t(150));
+        let ages = |max| Ages { min: SignedDuration::from_secs(60), max: SignedDuration::from_secs(max) };
+        let old = |max, began| known.old(ages(max), t(began), t(150)).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(old(100, 0), ["never", "old"], "not what is used, what is pinned, what has just come");
+        assert_eq!(old(149, 0), ["never", "old"]);
+        assert_eq!(old(150, -1), ["never"]);
+        assert_eq!(old(49, 0), ["never", "old", "recent"]);
+        assert_eq!(old(100, 50), [""; 0], "it has not looked for so long");
+        assert_eq!(old(0, 0), [""; 0], "there is no such bound");
+    }
+
+    #[test]
     fn a_clock_that_was_set_back_keeps_no_image() {
         let all = [image("old", 10), image("running", 10)];
         let mut known = Known::default();
@@ -249,7 +302,7 @@ mod tests {
 
     #[test]
     fn space_is_freed_from_the_high_threshold_down_to_the_low_one() {
-        let policy = ImageCollection { high_percent: 85, low_percent: 80, min_age: Duration::ZERO, interval: Duration::ZERO };
+        let policy = ImageCollection { min_age: Duration::ZERO, ..ImageCollection::default() };
         let of = |available| to_free(Space { capacity: 1000, available, inodes: 0, inodes_free: 0 }, &policy);
         assert_eq!(of(160), None);
         assert_eq!(of(150), Some((85, 50)));

@@ -95,6 +95,13 @@ impl NodeFacts {
         addresses::provided(self.registration.addresses, &self.addresses)
     }
 
+    /// What scheduler and API server may count on, in upstream's names (component-helpers/nodedeclaredfeatures), sorted. Of those that
+    /// upstream 1.36 declares the agent has no RestartAllContainersOnContainerExits, no InPlacePodLevelResourcesVerticalScaling and no
+    /// ExtendWebSocketsToKubelet. No pod is resized on Windows.
+    fn declared_features(&self) -> &'static [&'static str] {
+        if self.side.os.is_windows() { &[] } else { &["InPlacePodVerticalScalingInitContainers"] }
+    }
+
     /// The Node to be created.
     fn object(&self, status: &Value) -> Value {
         let mut labels = self.labels.clone();
@@ -165,6 +172,10 @@ impl NodeFacts {
         });
         if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses, self.name(), old) {
             status["addresses"] = addresses.into();
+        }
+        let declared = self.declared_features();
+        if !declared.is_empty() {
+            status["declaredFeatures"] = json!(declared);
         }
         if let Some(supported) = health.groups_policy {
             status["features"] = json!({"supplementalGroupsPolicy": supported});
@@ -663,6 +674,25 @@ mod tests {
         let types: Vec<&str> = s["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
         assert_eq!(types, ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]);
         serde_json::from_value::<Node>(f.object(&s)).unwrap();
+    }
+
+    #[test]
+    fn a_node_says_what_it_and_its_runtime_can() {
+        let mut f = facts();
+        let offers = |name: &str, user_namespaces, recursive_read_only| Handler { name: name.into(), user_namespaces, recursive_read_only };
+        let health = |handlers, groups_policy| RuntimeHealth { handlers, groups_policy, ..health(true) };
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let status = |f: &NodeFacts, health| f.status(&health, &[], &BTreeSet::new(), &NodeStatus::default(), now);
+        let s = status(&f, health(vec![offers("", true, false), offers("kata", false, true)], Some(false)));
+        let of = |users: bool, recursive: bool| json!({"recursiveReadOnlyMounts": recursive, "userNamespaces": users});
+        assert_eq!(s["runtimeHandlers"], json!([{"name": "", "features": of(true, false)}, {"name": "kata", "features": of(false, true)}]));
+        assert_eq!(s["features"], json!({"supplementalGroupsPolicy": false}));
+        assert_eq!(s["declaredFeatures"], Value::Null, "nothing is resized on Windows");
+        f.side.os = NodeOs::Linux;
+        let s = status(&f, health(vec![], None));
+        assert_eq!((s["runtimeHandlers"].clone(), s["features"].clone()), (json!([]), Value::Null), "an old runtime says nothing");
+        assert_eq!(s["declaredFeatures"], json!(["InPlacePodVerticalScalingInitContainers"]));
+        serde_json::from_value::<NodeStatus>(s).unwrap();
     }
 
     #[test]

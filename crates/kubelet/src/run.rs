@@ -607,6 +607,7 @@ fn configz(config: &Config) -> serde_json::Value {
         "imageGCHighThresholdPercent": config.images.high_percent,
         "imageGCLowThresholdPercent": config.images.low_percent,
         "imageMinimumGCAge": go_duration(config.images.min_age),
+        "imageMaximumGCAge": go_duration(config.images.max_age),
         "nodeStatusUpdateFrequency": go_duration(config.polls.node),
         "nodeStatusReportFrequency": go_duration(config.registration.report),
         "nodeLeaseDurationSeconds": config.registration.lease_seconds,

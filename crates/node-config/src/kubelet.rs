@@ -81,6 +81,8 @@ pub struct KubeletConfiguration {
     pub max_pods: u32,
     /// Container runtime: `unix:///PATH`, `npipe:////./pipe/NAME` or `tcp://HOST:PORT`.
     pub container_runtime_endpoint: String,
+    /// Where images are cared for; empty: by the container runtime.
+    pub image_service_endpoint: String,
     /// Features by upstream's names.
     #[serde(deserialize_with = "gates::deserialize")]
     pub feature_gates: BTreeMap<String, bool>,
@@ -148,6 +150,9 @@ pub struct KubeletConfiguration {
     pub registry_pull_qps: i32,
     /// So many more after a while without any.
     pub registry_burst: i32,
+    /// After how long without use an image is removed though there is room; 0 for never.
+    #[serde(rename = "imageMaximumGCAge")]
+    pub image_maximum_gc_age: GoDuration,
     /// Which images a pod must show that it may pull, though they are on the node.
     pub image_pull_credentials_verification_policy: VerificationPolicy,
     /// With `NeverVerifyAllowlistedImages`: names of images, or beginnings as `REGISTRY/*`, that every pod may use.
@@ -292,6 +297,7 @@ impl Default for KubeletConfiguration {
             cluster_dns: Vec::new(),
             max_pods: 110,
             container_runtime_endpoint: String::new(),
+            image_service_endpoint: String::new(),
             feature_gates: BTreeMap::new(),
             pods_per_core: 0,
             system_reserved: BTreeMap::new(),
@@ -322,6 +328,7 @@ impl Default for KubeletConfiguration {
             max_parallel_image_pulls: None,
             registry_pull_qps: 5,
             registry_burst: 10,
+            image_maximum_gc_age: GoDuration(Duration::ZERO),
             image_pull_credentials_verification_policy: VerificationPolicy::default(),
             preloaded_images_verification_allowlist: Vec::new(),
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),

@@ -231,6 +231,7 @@ impl Plan<'_> {
     fn init(&mut self, spec: &PodSpec, c: &Spec, here: Option<&Container>, sandbox: &Sandbox) -> bool {
         match here {
             Some(h) if h.state == State::Exited && h.exit_code == 0 => return true,
+            Some(h) if h.state == State::Running && self.resize_restarts(c) => self.kill(h, grace(self.input.pod), Why::Resized),
             Some(h) if h.state == State::Running => {}
             Some(h) if h.state == State::Exited && !restart::follows(self.input, spec, Kind::Init, c, h) => {}
             Some(h) if h.state == State::Unknown => self.kill(h, grace(self.input.pod), Why::SandboxGone),

@@ -222,7 +222,7 @@ async fn a_provider_gets_a_token_of_the_pods_account() {
 async fn records_end_with_their_images() {
     let mut world = World::new().await;
     let soon = Duration::from_millis(100);
-    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::from_secs(1), interval: soon };
+    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::from_secs(1), interval: soon, ..world.images };
     let world = started(world).await;
     world.pod("web", spec("reg.io/app:1", "IfNotPresent", &[])).await;
     world.until_running("web").await;

@@ -29,7 +29,7 @@ async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
     // An image that is there and not used yet is removed too, when it need not stay for a while: what removes images starts when both are used.
     world.stop_agent().await;
     let soon = std::time::Duration::from_millis(100);
-    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: std::time::Duration::ZERO, interval: soon };
+    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: std::time::Duration::ZERO, interval: soon, ..world.images };
     world.start_agent();
     let has = |name: &str| world.runtime.state.lock().unwrap().images.contains(name);
     world.eventually("the unused image gone", async || !has("unused:1")).await;

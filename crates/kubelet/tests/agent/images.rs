@@ -42,7 +42,7 @@ async fn unused_images_go_when_their_disk_is_full_and_used_ones_stay() {
     let mut world = World::new().await;
     // Every disk is that full.
     let soon = Duration::from_millis(100);
-    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::from_secs(1), interval: soon };
+    world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: Duration::from_secs(1), interval: soon, ..world.images };
     let world = started(world).await;
     world.pod("web", json!({})).await;
     world.until_running("web").await;

@@ -439,7 +439,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         node_name: node.node_name.clone(),
         os: node.os,
         node_ips: node.node_ip.iter().collect(),
-        cri: cri::Client::connect(&kubelet.container_runtime_endpoint).context("the container runtime endpoint cannot be used")?,
+        cri: runtime(kubelet)?,
         root: Arc::new(host_root(node.os, &node.roots)?),
         root_dir: node.root_dir.clone(),
         facts,
@@ -673,6 +673,15 @@ fn log_rotation(config: &Complete) -> Result<kubelet::LogRotation> {
         bail!("containerLogMaxFiles is {max_files}: keep at least 2 files");
     }
     Ok(kubelet::LogRotation { max_size, max_files, interval: kubelet.container_log_monitor_interval.0 })
+}
+
+/// The container runtime, and what cares for images where that is another program.
+fn runtime(kubelet: &KubeletConfiguration) -> Result<cri::Client> {
+    let client = cri::Client::connect(&kubelet.container_runtime_endpoint).context("the container runtime endpoint cannot be used")?;
+    match kubelet.image_service_endpoint.as_str() {
+        "" => Ok(client),
+        endpoint => client.with_images(endpoint).context("imageServiceEndpoint cannot be used"),
+    }
 }
 
 /// Whether the host is a simulated one: then its size is what it declares, and what other programs of the machine use is not its own.

@@ -6,7 +6,6 @@ const RESOURCES: &str = "no resources are assigned or reserved here";
 const CLIENT: &str = "the API client paces itself by the server's answers";
 const PERIODS: &str = "changes are acted on as they come, and periods are fixed";
 const LOGS: &str = "logs go to standard error; MULLION_LOG chooses how much";
-const IMAGES: &str = "the age of an image alone is no reason to remove it";
 const EVICTION: &str = "thresholds that are not given have no default, and limits of local storage hold always";
 const NETWORK: &str = "the pod network and the service proxy care for it";
 const PROFILES: &str = "the server has no profiles";
@@ -24,8 +23,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("enableProfilingHandler", PROFILES),
     ("enableDebugFlagsHandler", "the level of the log is set where the agent is started"),
     ("oomScoreAdj", "whoever starts the agent can set it"),
-    ("streamingConnectionIdleTimeout", "the container runtime ends silent streams; upstream's kubelet reads it no more either"),
-    ("imageMaximumGCAge", IMAGES),
+    ("streamingConnectionIdleTimeout", PERIODS),
     ("volumeStatsAggPeriod", PERIODS),
     ("kubeletCgroups", CGROUPS),
     ("systemCgroups", CGROUPS),
@@ -68,7 +66,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("tracing.endpoint", "there is no tracing"),
     ("tracing.samplingRatePerMillion", "there is no tracing"),
     ("localStorageCapacityIsolation", EVICTION),
-    ("imageServiceEndpoint", "images are pulled through containerRuntimeEndpoint"),
 ];
 
 /// Values of these members that say what is done anyway.

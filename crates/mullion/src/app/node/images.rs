@@ -26,8 +26,11 @@ pub(super) fn collection(kubelet: &KubeletConfiguration) -> Result<kubelet::Imag
              the low one must be below the high one, and that at most 100"
         );
     }
-    let min_age = kubelet.image_minimum_gc_age.0;
-    Ok(kubelet::ImageCollection { high_percent, low_percent, min_age, ..kubelet::ImageCollection::default() })
+    let (min_age, max_age) = (kubelet.image_minimum_gc_age.0, kubelet.image_maximum_gc_age.0);
+    if !max_age.is_zero() && max_age <= min_age {
+        bail!("invalid configuration: imageMaximumGCAge {max_age:?} must be greater than imageMinimumGCAge {min_age:?}");
+    }
+    Ok(kubelet::ImageCollection { high_percent, low_percent, min_age, max_age, ..kubelet::ImageCollection::default() })
 }
 
 /// How many images are pulled at once, and how many in a while.

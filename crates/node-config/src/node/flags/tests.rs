@@ -22,6 +22,7 @@ const FLAGS: &[(&str, &str, &str, &str)] = &[
     ("os", "node.os", "windows:17763", r#""windows:17763""#),
     ("root", "node.roots", "C=/c", r#"["C=/c"]"#),
     ("container-runtime-endpoint", "kubelet.containerRuntimeEndpoint", "unix:///r", r#""unix:///r""#),
+    ("image-service-endpoint", "kubelet.imageServiceEndpoint", "unix:///i", r#""unix:///i""#),
     ("hcn", "node.hcn", "unix:/h", r#""unix:/h""#),
     ("adapter", "node.adapter", "LAN", r#""LAN""#),
     ("loopback-dsr", "node.loopbackDSR", "false", "false"),
