@@ -154,8 +154,16 @@ pub(crate) fn first_health(c: &Container, id: &str, old: Option<&ContainerStatus
     }
 }
 
-/// Starts probing a container whose state is `health`. `since` is how long it has run already.
-pub(crate) fn start(c: Container, target: Target, health: Health, since: Duration, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
+/// How long a container has run when its probes begin.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Since {
+    pub start: Duration,
+    /// How long the agent has run, where the container was there before it.
+    pub adoption: Option<Duration>,
+}
+
+/// Starts probing a container whose state is `health`.
+pub(crate) fn start(c: Container, target: Target, health: Health, since: Since, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
     let (ending, ends) = watch::channel(false);
     Prober { task: tokio::spawn(follow(c, target, health, since, ends, tell)).abort_handle(), ending }
 }
@@ -166,9 +174,9 @@ async fn ended(mut ends: watch::Receiver<bool>) {
 }
 
 /// Probes until it is settled whether the container has started.
-async fn startup(probe: &Probe, target: &Target, since: Duration, tell: &impl Fn(News)) -> bool {
+async fn startup(probe: &Probe, target: &Target, since: Since, tell: &impl Fn(News)) -> bool {
     let mut count = Counter::new(probe, false);
-    delay(probe, since).await;
+    tokio::time::sleep(delay(probe, Which::Startup, &target.id, since)).await;
     loop {
         let verdict = try_once(Which::Startup, probe, target).await;
         let settled = count.note(&verdict);
@@ -180,7 +188,7 @@ async fn startup(probe: &Probe, target: &Target, since: Duration, tell: &impl Fn
     }
 }
 
-async fn follow(c: Container, target: Target, mut health: Health, since: Duration, ends: watch::Receiver<bool>, tell: impl Fn(News) + Send + Sync) {
+async fn follow(c: Container, target: Target, mut health: Health, since: Since, ends: watch::Receiver<bool>, tell: impl Fn(News) + Send + Sync) {
     if let Some(probe) = c.startup_probe.as_ref().filter(|_| !health.started) {
         let started = tokio::select! {
             biased;
@@ -261,11 +269,11 @@ async fn each(
     which: Which,
     initially: bool,
     target: &Target,
-    since: Duration,
+    since: Since,
     tell: &(impl Fn(News) + Send + Sync),
     tell_ok: impl Fn(bool),
 ) {
-    delay(probe, since).await;
+    tokio::time::sleep(delay(probe, which, &target.id, since)).await;
     let mut count = Counter::new(probe, initially);
     loop {
         let verdict = try_once(which, probe, target).await;
@@ -282,9 +290,17 @@ async fn each(
     }
 }
 
-async fn delay(probe: &Probe, since: Duration) {
-    let wait = Duration::from_secs(probe.initial_delay_seconds.unwrap_or(0).max(0) as u64);
-    tokio::time::sleep(wait.saturating_sub(since)).await;
+/// How long the first try waits. After a restart of the agent all containers are found at once: their first tries are spread over a period
+/// (upstream: `run` of prober/worker.go, which takes a random part of it, for new containers too). The part is the container's own.
+fn delay(probe: &Probe, which: Which, id: &str, since: Since) -> Duration {
+    let initial = Duration::from_secs(probe.initial_delay_seconds.unwrap_or(0).max(0) as u64).saturating_sub(since.start);
+    if since.adoption.is_none_or(|agent| agent >= period(probe)) {
+        return initial;
+    }
+    // FNV-1a; the upper half is the better one.
+    let hash = id.bytes().chain(which.name().bytes()).fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let part = (hash >> 32) as f64 / f64::from(u32::MAX);
+    initial.max(period(probe).mul_f64(part))
 }
 
 fn period(probe: &Probe) -> Duration {
@@ -372,6 +388,28 @@ mod tests {
             };
             assert_eq!((made, is), (tries, want));
         }
+    }
+
+    #[test]
+    fn first_tries_after_a_restart_of_the_agent_are_spread_over_a_period() {
+        let probe = |initial| Probe { initial_delay_seconds: Some(initial), period_seconds: Some(10), ..Default::default() };
+        let seconds = Duration::from_secs;
+        let first = |initial, start, adoption: Option<u64>| {
+            delay(&probe(initial), Which::Readiness, "c0", Since { start: seconds(start), adoption: adoption.map(seconds) })
+        };
+        for (initial, start, adoption, want) in
+            [(0, 0, None, 0), (5, 2, None, 3), (5, 7, None, 0), (5, 2, Some(10), 3), (30, 1, Some(0), 29)]
+        {
+            assert_eq!(first(initial, start, adoption), seconds(want), "{initial} {start} {adoption:?}");
+        }
+        // Of a thousand containers, each tenth of the period gets its share.
+        let mut tenths = [0; 10];
+        for n in 0..1000 {
+            let since = Since { start: seconds(60), adoption: Some(seconds(1)) };
+            let wait = delay(&probe(0), Which::Liveness, &format!("{n:064x}"), since);
+            tenths[(wait.as_millis() as usize / 1000).min(9)] += 1;
+        }
+        assert!(tenths.iter().all(|share| (50..200).contains(share)), "{tenths:?}");
     }
 
     #[test]

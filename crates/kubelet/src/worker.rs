@@ -351,8 +351,10 @@ impl Worker {
         let Some(spec) = self.state.spec_of(name) else { return };
         let target = self.target(&spec, &id);
         let run = self.state.observed.containers.iter().find(|c| c.id == id);
-        let ran = run.and_then(|c| c.started_at).map(|at| Timestamp::now().duration_since(at));
-        let since = ran.and_then(|d| Duration::try_from(d).ok()).unwrap_or_default();
+        let started = run.and_then(|c| c.started_at);
+        let ago = |at: Timestamp| Duration::try_from(Timestamp::now().duration_since(at)).unwrap_or_default();
+        let adopted = started.is_some_and(|at| at < self.agent.started);
+        let since = probes::Since { start: started.map(ago).unwrap_or_default(), adoption: adopted.then(|| ago(self.agent.started)) };
         let (tell, of) = (self.tell.clone(), id.clone());
         let prober = probes::start(spec, target, health, since, move |news| {
             let _ = tell.send(Note::Probe(of.clone(), news));
