@@ -24,9 +24,6 @@ pub(crate) enum CollectError {
     Space(#[from] HostError),
     #[error("the file system of images has no size")]
     NoSize,
-    /// Containers that an earlier agent started mount images that only their pods name.
-    #[error("the node's pods are not known yet, nor the images that they have as volumes")]
-    NoPods,
 }
 
 /// What is known of an image.
@@ -120,7 +117,7 @@ fn to_free(space: Space, policy: &ImageCollection) -> Option<(u64, u64)> {
 pub(crate) struct Collector {
     /// What is known of the images.
     pub known: Mutex<Known>,
-    /// Images that the node's pods have as volumes; None as long as it does not know its pods.
+    /// Images that the node's pods have as volumes; None as long as it does not know all its pods.
     pub volumes: Box<dyn Fn() -> Option<BTreeSet<String>> + Send + Sync>,
     pub client: cri::Client,
     pub root: Arc<HostRoot>,
@@ -170,16 +167,36 @@ impl Collector {
     async fn look(&self, now: Timestamp) -> Result<(), CollectError> {
         let images = self.client.list_images(v1::ListImagesRequest { filter: None }).await?;
         let containers = self.client.list_containers(v1::ListContainersRequest::default()).await?;
+        let ids: Vec<String> = containers.iter().map(|c| c.id.clone()).collect();
         let names = |c: v1::Container| [c.image_ref, c.image_id, c.image.unwrap_or_default().image];
         let mut used: BTreeSet<String> = containers.into_iter().flat_map(names).filter(|name| !name.is_empty()).collect();
-        // Containers do not name the images that they mount.
-        for reference in (self.volumes)().ok_or(CollectError::NoPods)? {
-            let image = Some(v1::ImageSpec { image: reference, ..Default::default() });
-            let found = self.client.image_status(v1::ImageStatusRequest { image, verbose: false }).await?;
-            used.extend(found.image.map(|image| image.id));
+        match (self.volumes)() {
+            Some(references) => {
+                for reference in references {
+                    let image = Some(v1::ImageSpec { image: reference, ..Default::default() });
+                    let found = self.client.image_status(v1::ImageStatusRequest { image, verbose: false }).await?;
+                    used.extend(found.image.map(|image| image.id));
+                }
+            }
+            // A source of pods may be away for long, and the disk fill up meanwhile.
+            None => used.extend(self.mounted(ids).await?),
         }
         self.known().update(&images, &used, now);
         Ok(())
+    }
+
+    /// The images that containers mount: each of them is asked for, as a list does not say it (upstream: `handleImageVolumes`).
+    async fn mounted(&self, containers: Vec<String>) -> Result<BTreeSet<String>, CollectError> {
+        let mut images = BTreeSet::new();
+        for container_id in containers {
+            let request = v1::ContainerStatusRequest { container_id, ..Default::default() };
+            match self.client.container_status(request).await {
+                Ok(answer) => images.extend(answer.status.into_iter().flat_map(|status| status.mounts).filter_map(|m| Some(m.image?.image))),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(images)
     }
 
     /// Removes these images. Returns how many bytes they had.

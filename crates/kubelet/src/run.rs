@@ -464,12 +464,8 @@ fn make_room(config: &Config, agent: &Arc<Agent>, pressures: watch::Sender<BTree
         recorder: agent.recorder.clone(),
         node: config.node_name.clone(),
     });
-    let (images, of) = (collector.clone(), agent.clone());
-    tasks.spawn(forever(async move {
-        of.pods.synced().await;
-        of.statics.read().await;
-        images.keep().await;
-    }));
+    let images = collector.clone();
+    tasks.spawn(forever(async move { images.keep().await }));
     let evictions = Manager {
         agent: agent.clone(),
         config: config.eviction.clone(),

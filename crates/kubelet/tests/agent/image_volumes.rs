@@ -26,8 +26,10 @@ async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
     assert!(mount.readonly && mount.host_path.is_empty());
     world.until_event("Pulling: Pulling image \"reg.io/model:1\"").await;
 
-    // An image that is there and not used yet is removed too, when it need not stay for a while: what removes images starts when both are used.
+    // An image that is there and not used yet is removed too, when it need not stay for a while: what removes images starts when both are
+    // used. It does not wait for static pods whose source is away.
     world.stop_agent().await;
+    world.static_pods.url = "http://127.0.0.1:1/".into();
     let soon = std::time::Duration::from_millis(100);
     world.images = kubelet::ImageCollection { high_percent: 0, low_percent: 0, min_age: std::time::Duration::ZERO, interval: soon, ..world.images };
     world.start_agent();
