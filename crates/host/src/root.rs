@@ -389,6 +389,15 @@ impl HostRoot {
         self.root(dir)?.open_beneath(dir.components(), names).map_err(error("open", &full))
     }
 
+    /// The directory below `dir` at these names as a root of its own, with the path that it has there. It is reached through no link at all:
+    /// whoever may write above it can lead nobody elsewhere, then or later.
+    pub fn beneath(&self, dir: &PodPath, names: &[String]) -> Result<(HostRoot, PodPath), HostError> {
+        let full = names.iter().try_fold(dir.clone(), |path, name| path.join(name))?;
+        let root = self.root(dir)?.beneath(dir.components(), names).map_err(error("open directory", &full))?;
+        let top = std::iter::successors(Some(dir.clone()), PodPath::parent).last().unwrap_or_else(|| dir.clone());
+        Ok((HostRoot { os: self.os, drives: BTreeMap::from([(dir.drive(), root)]) }, top))
+    }
+
     /// Listens at a unix socket of its own: one that is left there is replaced, anything else refused.
     pub fn listen(&self, path: &PodPath) -> Result<SocketListener, HostError> {
         if self.kind(path)? == Some(FileKind::Socket) {

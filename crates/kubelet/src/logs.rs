@@ -26,7 +26,7 @@ const LINE: usize = 32 << 10;
 const HEADER: usize = 256;
 
 /// Where runtimes write the logs of pods.
-const PODS: &str = "/var/log/pods";
+pub(crate) const PODS: &str = "/var/log/pods";
 
 /// Opens a log: the file `names` below the directory of all pods' logs. A pod may hold that directory as a volume, and would lead its
 /// readers elsewhere with a link, a device or a pipe: none is followed or opened.

@@ -397,9 +397,7 @@ mod tests {
         let first = |initial, start, adoption: Option<u64>| {
             delay(&probe(initial), Which::Readiness, "c0", Since { start: seconds(start), adoption: adoption.map(seconds) })
         };
-        for (initial, start, adoption, want) in
-            [(0, 0, None, 0), (5, 2, None, 3), (5, 7, None, 0), (5, 2, Some(10), 3), (30, 1, Some(0), 29)]
-        {
+        for (initial, start, adoption, want) in [(0, 0, None, 0), (5, 2, None, 3), (5, 7, None, 0), (5, 2, Some(10), 3), (30, 1, Some(0), 29)] {
             assert_eq!(first(initial, start, adoption), seconds(want), "{initial} {start} {adoption:?}");
         }
         // Of a thousand containers, each tenth of the period gets its share.

@@ -112,8 +112,26 @@ async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation)
     Ok(())
 }
 
-async fn rotate(client: &cri::Client, root: &Arc<HostRoot>, id: &str, log: &PodPath, settings: LogRotation) -> Result<(), RotationError> {
-    let size = logs::open_at(root, log).and_then(|file| file.metadata().map_err(|source| failed("measure", log, source)));
+/// The directory of a log as a root of its own, and the log in it. A pod may hold the directory of all pods' logs as a volume, and put a link
+/// in the place of one of a container: nothing is renamed, packed or removed where that leads.
+fn directory(root: &HostRoot, log: &PodPath) -> Result<(Arc<HostRoot>, PodPath), RotationError> {
+    let dir = log.parent().ok_or_else(|| RotationError::NoDirectory(log.clone()))?;
+    let pods = root.parse(logs::PODS)?;
+    let (root, top) = match dir.components().strip_prefix(pods.components()) {
+        Some(names) => root.beneath(&pods, names)?,
+        None => root.beneath(&dir, &[])?,
+    };
+    let log = top.join(name(log))?;
+    Ok((Arc::new(root), log))
+}
+
+async fn rotate(client: &cri::Client, root: &HostRoot, id: &str, path: &PodPath, settings: LogRotation) -> Result<(), RotationError> {
+    let (root, log) = match directory(root, path) {
+        Ok((root, log)) => (root, log),
+        Err(RotationError::Host(error)) if error.is_not_found() => return reopen(client, id).await,
+        Err(error) => return Err(error),
+    };
+    let size = logs::open_at(&root, &log).and_then(|file| file.metadata().map_err(|source| failed("measure", path, source)));
     let size = match size {
         Ok(metadata) => metadata.len(),
         // Somebody took it away: the runtime writes into nothing until it opens a new one.
@@ -123,18 +141,18 @@ async fn rotate(client: &cri::Client, root: &Arc<HostRoot>, id: &str, log: &PodP
     if size < settings.max_size {
         return Ok(());
     }
-    let (tree, path) = (root.clone(), log.clone());
-    tokio::task::spawn_blocking(move || tidy(&tree, &path, settings.max_files)).await??;
+    let (tree, of) = (root.clone(), log.clone());
+    tokio::task::spawn_blocking(move || tidy(&tree, &of, settings.max_files)).await??;
     let time = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S").to_string();
-    let rotated = sibling(log, &format!("{}.{time}", name(log)))?;
-    root.rename(log, &rotated)?;
+    let rotated = sibling(&log, &format!("{}.{time}", name(&log)))?;
+    root.rename(&log, &rotated)?;
     if let Err(error) = reopen(client, id).await {
-        return Err(match root.rename(&rotated, log) {
+        return Err(match root.rename(&rotated, &log) {
             Ok(()) => error,
             Err(source) => RotationError::GiveBack { reopen: Box::new(error), source },
         });
     }
-    tracing::debug!(container = id, %log, size, "rotated a container's log");
+    tracing::debug!(container = id, log = %path, size, "rotated a container's log");
     Ok(())
 }
 
@@ -210,6 +228,36 @@ mod tests {
         std::os::unix::fs::symlink("/secret", dir.path().join("0.log.a")).unwrap();
         assert!(tidy(&root, &root.parse("/0.log").unwrap(), 5).is_err());
         assert!(!dir.path().join("0.log.a.gz").exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_that_a_pod_left_for_the_directory_of_a_container_leads_nowhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::linux(dir.path()).unwrap();
+        let pod = dir.path().join("var/log/pods/ns_p_u");
+        std::fs::create_dir_all(pod.join("c")).unwrap();
+        std::fs::create_dir_all(dir.path().join("secrets")).unwrap();
+        for place in ["secrets", "var/log/pods/ns_p_u/c"] {
+            std::fs::write(dir.path().join(place).join("0.log"), "x").unwrap();
+            std::fs::write(dir.path().join(place).join("0.log.old.tmp"), "x").unwrap();
+        }
+        std::os::unix::fs::symlink("/secrets", pod.join("link")).unwrap();
+        let log = |container: &str| root.parse(&format!("/var/log/pods/ns_p_u/{container}/0.log")).unwrap();
+        assert!(directory(&root, &log("link")).is_err());
+        let (held, inside) = directory(&root, &log("c")).unwrap();
+        // It is exchanged after it was looked at.
+        std::fs::rename(pod.join("c"), pod.join("moved")).unwrap();
+        std::os::unix::fs::symlink("/secrets", pod.join("c")).unwrap();
+        tidy(&held, &inside, 5).unwrap();
+        held.rename(&inside, &sibling(&inside, "0.log.new").unwrap()).unwrap();
+        let names = |dir: std::path::PathBuf| {
+            let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(pod.join("moved")), ["0.log.new"]);
+        assert_eq!(names(dir.path().join("secrets")), ["0.log", "0.log.old.tmp"]);
     }
 
     #[test]

@@ -160,6 +160,15 @@ impl Root {
         Ok(File::from(self.open_in(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?))
     }
 
+    pub(super) fn beneath(&self, dir: &[String], names: &[String]) -> io::Result<Root> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let dir = self.open_in(dir, flags)?;
+        let text = if names.is_empty() { ".".to_owned() } else { names.join("/") };
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let fd = openat2(&dir, text.as_str(), OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve))?;
+        Ok(Root { fd, fold_case: self.fold_case })
+    }
+
     pub(super) fn open_beneath(&self, dir: &[String], names: &[String]) -> io::Result<Beneath> {
         let dir = self.open_in(dir, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
         let text = if names.is_empty() { ".".to_owned() } else { names.join("/") };

@@ -115,6 +115,12 @@ impl Root {
         open_plain(&dir, name, how)
     }
 
+    /// No path passes a link here.
+    pub(super) fn beneath(&self, dir: &[String], names: &[String]) -> io::Result<Root> {
+        let path: Vec<String> = dir.iter().chain(names).cloned().collect();
+        Ok(Root { dir: self.text(&path), handle: self.descend(&path)? })
+    }
+
     pub(super) fn resolve(&self, path: &[String]) -> io::Result<Resolved> {
         let handle = self.object(path, How { access: FILE_READ_DATA | FILE_READ_ATTRIBUTES, ..THERE })?;
         Ok(Resolved { kind: kind_of(nt::entry(&handle)?), handle, path: self.text(path) })

@@ -89,9 +89,7 @@ fn add_options(options: &mut Vec<String>, extra: &[PodDNSConfigOption]) {
 fn limit_servers(servers: &mut Vec<String>) -> Option<String> {
     let cut = servers.len() > MAX_SERVERS;
     servers.truncate(MAX_SERVERS);
-    cut.then(|| {
-        format!("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}", servers.join(" "))
-    })
+    cut.then(|| format!("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}", servers.join(" ")))
 }
 
 fn limit_searches(searches: &mut Vec<String>) -> Option<String> {
@@ -102,9 +100,8 @@ fn limit_searches(searches: &mut Vec<String>) -> Option<String> {
     while length > MAX_SEARCH_LINE {
         length = length.saturating_sub(searches.pop().map_or(length, |last| last.len() + 1));
     }
-    (searches.len() < before).then(|| {
-        format!("Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}", searches.join(" "))
-    })
+    (searches.len() < before)
+        .then(|| format!("Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}", searches.join(" ")))
 }
 
 #[cfg(test)]

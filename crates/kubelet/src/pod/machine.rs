@@ -13,8 +13,8 @@ use super::plan::{self, Step};
 use super::resize::{self, Resources};
 use super::{
     Action, Attempt, Backoffs, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output,
-    Pending, PreStop, Prepare, Reason, Record, Removal, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash, containers, is_deleted,
-    status,
+    Pending, PreStop, Prepare, Reason, Record, Removal, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash,
+    containers, is_deleted, status,
 };
 use crate::probes;
 

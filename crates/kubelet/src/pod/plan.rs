@@ -4,8 +4,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, PodStatus};
 
 use super::{
-    Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, PreStop, Prepare, Sandbox, SandboxWork, Start, State, Volumes, WaitingReason, Why,
-    container_hash, containers, grace, is_deleted, is_host_network, resize, restart, status,
+    Action, Attempt, Container, Content, Hook, ImageState, Input, Kill, Kind, PreStop, Prepare, Sandbox, SandboxWork, Start, State, Volumes,
+    WaitingReason, Why, container_hash, containers, grace, is_deleted, is_host_network, resize, restart, status,
 };
 use crate::go_time::go_duration;
 

@@ -38,12 +38,8 @@ mod tests {
 
     #[test]
     fn a_mount_is_as_deeply_read_only_as_it_asks_and_as_its_handler_can() {
-        let read_only = |mode: &str| VolumeMount {
-            name: "v".into(),
-            read_only: Some(true),
-            recursive_read_only: Some(mode.into()),
-            ..VolumeMount::default()
-        };
+        let read_only =
+            |mode: &str| VolumeMount { name: "v".into(), read_only: Some(true), recursive_read_only: Some(mode.into()), ..VolumeMount::default() };
         let writable = VolumeMount { read_only: None, ..read_only("IfPossible") };
         let spreads = |how: &str| VolumeMount { mount_propagation: Some(how.into()), ..read_only("Enabled") };
         let plain = VolumeMount { recursive_read_only: None, ..read_only("") };

@@ -11,8 +11,8 @@ use kube::api::{DeleteParams, Preconditions};
 use thiserror_ext::AsReport as _;
 
 use super::errors::{HookError, RuntimeClassError, SandboxError};
-use super::{Note, Worker, image};
 use super::site::Site;
+use super::{Note, Worker, image};
 use crate::agent::key;
 use crate::cri_config;
 use crate::env::Facts;

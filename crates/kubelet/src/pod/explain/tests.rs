@@ -23,7 +23,14 @@ struct Case {
 impl Case {
     fn new(spec: serde_json::Value) -> Self {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec})).unwrap();
-        let node = NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into(), dead_kept: Some(1), recursive: vec![], resizes: true };
+        let node = NodeInfo {
+            network_ready: true,
+            host_ips: vec!["10.0.0.1".into()],
+            runtime: "sim".into(),
+            dead_kept: Some(1),
+            recursive: vec![],
+            resizes: true,
+        };
         Case { state: PodState::new(Arc::new(pod), node, SignedDuration::from_secs(10), None), warnings: Warnings::new() }
     }
 

@@ -29,7 +29,14 @@ struct Machine {
 impl Machine {
     /// A machine that has admitted its pod and looked at an empty runtime.
     fn new(spec: serde_json::Value) -> (Self, Vec<String>) {
-        let node = NodeInfo { network_ready: true, host_ips: vec!["10.0.0.1".into()], runtime: "sim".into(), dead_kept: Some(1), recursive: vec![], resizes: true };
+        let node = NodeInfo {
+            network_ready: true,
+            host_ips: vec!["10.0.0.1".into()],
+            runtime: "sim".into(),
+            dead_kept: Some(1),
+            recursive: vec![],
+            resizes: true,
+        };
         let state = PodState::new(pod(spec), node, SignedDuration::from_secs(10), None);
         let mut machine = Machine { state, now: 0, wake: None };
         assert_eq!(machine.on(Event::Tick), ["admit"]);
