@@ -74,8 +74,11 @@ pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodS
     status.allocated_resources = whole::allocated(spec);
     status.resources = Some(whole::resources(spec, is_running, i.node.resizes, &i.record.actuated));
     status.container_statuses = statuses(mains);
+    status.container_statuses.iter_mut().for_each(|all| all.sort_by(|a, b| a.name.cmp(&b.name)));
     let ephemeral = |c: &Spec| ContainerStatus { ready: false, started: None, ..container(i, Kind::Init, c, waiting, ending, &old) };
     status.ephemeral_container_statuses = (!i.ephemeral.is_empty()).then(|| i.ephemeral.iter().map(ephemeral).collect());
+    status.ephemeral_container_statuses.iter_mut().for_each(|all| all.sort_by(|a, b| a.name.cmp(&b.name)));
+    whole::limit_messages(&mut status, containers(spec).count() + i.ephemeral.len());
     status
 }
 

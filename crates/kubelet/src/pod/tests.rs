@@ -329,6 +329,17 @@ fn init_containers_run_in_order_and_sidecars_stay() {
 }
 
 #[test]
+fn statuses_of_containers_are_sorted_by_name_and_those_of_init_containers_are_not() {
+    let list = |names: [&str; 2]| json!(names.map(|name| json!({"name": name, "image": "x"})));
+    let status = World::new(json!({"containers": list(["z", "a"]), "initContainers": list(["y", "b"])})).step().status;
+    let names = |all: Option<Vec<k8s_openapi::api::core::v1::ContainerStatus>>| all.unwrap().into_iter().map(|s| s.name).collect::<Vec<_>>();
+    assert_eq!(
+        (names(status.container_statuses), names(status.init_container_statuses)),
+        (vec!["a".into(), "z".into()], vec!["y".into(), "b".into()])
+    );
+}
+
+#[test]
 fn the_status_says_which_mounts_are_read_only_at_every_level() {
     let mounts = json!([
         {"name": "v", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "IfPossible"},

@@ -1,5 +1,7 @@
 //! Files the worker reads back: termination messages.
 
+use std::io::{self, Read, Seek, SeekFrom};
+
 use host::{HostError, PodPath};
 
 use super::Worker;
@@ -10,6 +12,23 @@ use crate::pod::{Container, Observed, State};
 const MESSAGE: u64 = 4096;
 /// Fallback from the log: bytes and lines.
 const FALLBACK: (usize, usize) = (2048, 80);
+
+/// The reason of a container that was never begun, and has no log.
+const NEVER_RAN: &str = "ContainerCannotRun";
+
+/// The last bytes of a file.
+fn tail(mut file: impl Read + Seek, bytes: u64) -> io::Result<Vec<u8>> {
+    let size = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(size.saturating_sub(bytes)))?;
+    let mut tail = Vec::new();
+    file.take(bytes).read_to_end(&mut tail)?;
+    Ok(tail)
+}
+
+/// What the runtime says of a container's end, and then what the container said itself.
+fn joined(runtime: &str, own: &str) -> String {
+    [runtime, own].iter().filter(|text| !text.is_empty()).copied().collect::<Vec<_>>().join(": ")
+}
 
 impl Worker {
     /// Where a run of a container writes its termination message.
@@ -35,19 +54,34 @@ impl Worker {
             }
             let spec = self.state.spec_of(&c.name);
             let policy = spec.and_then(|s| s.termination_message_policy).unwrap_or_default();
-            let file = self.written_message(c);
-            let bytes = file.and_then(|f| self.agent.root.read(&f, MESSAGE)).ok().flatten().unwrap_or_default();
+            let file = self.written_message(c).and_then(|path| self.agent.root.open_read(&path));
+            let bytes = file.ok().and_then(|file| tail(file, MESSAGE).ok()).unwrap_or_default();
             let mut message = String::from_utf8_lossy(&bytes).into_owned();
-            if message.is_empty() && policy == "FallbackToLogsOnError" && c.exit_code != 0 {
+            if message.is_empty() && policy == "FallbackToLogsOnError" && c.exit_code != 0 && c.reason != NEVER_RAN {
                 let pod = self.dirs.logs.name().unwrap_or_default().to_owned();
                 let log = logs::open(&self.agent.root, &[pod, c.name.clone(), format!("{}.log", c.restarts)]);
                 message = log.ok().map(|f| logs::tail_text(f, FALLBACK.0, FALLBACK.1)).unwrap_or_default();
             }
-            if message.is_empty() {
-                message.clone_from(&c.message);
-            }
+            let message = joined(&c.message, &message);
             self.messages.insert(c.id.clone(), message.clone());
             c.message = message;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_message_counts_and_follows_what_the_runtime_says() {
+        for (text, want) in [("", ""), ("abc", "abc"), ("abcd", "abcd"), ("abcdef", "cdef")] {
+            assert_eq!(tail(Cursor::new(text.as_bytes()), 4).unwrap(), want.as_bytes());
+        }
+        for (runtime, own, want) in [("", "", ""), ("oom", "", "oom"), ("", "bye", "bye"), ("oom", "bye", "oom: bye")] {
+            assert_eq!(joined(runtime, own), want);
         }
     }
 }

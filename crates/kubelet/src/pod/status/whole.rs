@@ -1,8 +1,9 @@
-//! Resources of a pod as a whole in its status (upstream kubelet_pods.go `convertToAPIPodLevelResourcesStatus`).
+//! What a pod's status says of its containers together: resources (upstream kubelet_pods.go `convertToAPIPodLevelResourcesStatus`), and how
+//! much of their messages it has room for.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container as Spec, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube_rules::{Amounts, Quantity, pod_limits, pod_requests};
 
@@ -78,6 +79,19 @@ fn is_limited(spec: &PodSpec, name: &str) -> bool {
     positive(spec.resources.as_ref().and_then(|resources| resources.limits.as_ref())) || (spec.containers.iter().all(own) && inits.all(|has| has))
 }
 
+/// Bytes that the termination messages of one pod have together.
+const MESSAGES: usize = 12 << 10;
+
+/// Gives each container its share of what a pod's messages may have (upstream: `normalizeStatus`).
+pub(super) fn limit_messages(status: &mut PodStatus, containers: usize) {
+    let share = MESSAGES / containers.max(1);
+    let lists = [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
+    let states = lists.into_iter().flatten().flatten().flat_map(|container| [&mut container.state, &mut container.last_state]);
+    for message in states.flatten().filter_map(|state| state.terminated.as_mut()?.message.as_mut()) {
+        message.truncate(message.floor_char_boundary(share));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -132,5 +146,26 @@ mod tests {
         let want = json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}});
         assert_eq!((shown(true), shown(false)), (want.clone(), want));
         assert_eq!(allocated(&spec).map(|all| json!(all)), Some(json!({"cpu": "1"})));
+    }
+
+    #[test]
+    fn containers_share_the_room_for_messages() {
+        let ended = |message: &str| {
+            json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": {"exitCode": 1, "message": message}}, "lastState": {"terminated": {"exitCode": 1, "message": message}}})
+        };
+        let lengths = |message: &str, containers: usize| {
+            let all = json!({"containerStatuses": [ended(message)], "initContainerStatuses": [ended(message)],
+                "ephemeralContainerStatuses": [ended(message)]});
+            let mut status: PodStatus = serde_json::from_value(all).unwrap();
+            limit_messages(&mut status, containers);
+            let lists = [status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses];
+            let containers = lists.into_iter().flatten().flatten();
+            let states = containers.flat_map(|c| [c.state.unwrap(), c.last_state.unwrap()]);
+            states.map(|state| state.terminated.unwrap().message.unwrap().len()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&"x".repeat(4096), 3), [4096; 6]);
+        assert_eq!(lengths(&"x".repeat(4096), 4), [3072; 6]);
+        assert_eq!(lengths(&"ä".repeat(2048), 11), [1116; 6], "no letter is cut in two: the share is 1,117 bytes");
     }
 }
