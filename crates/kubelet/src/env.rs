@@ -94,7 +94,7 @@ pub(crate) fn environment(input: &Input<'_>) -> Result<Environment, EnvError> {
             }
             return Err(EnvError::SourceMissing { kind, name: name.clone() });
         };
-        for (key, value) in &data.items {
+        for (key, value) in data.items.iter().filter(|(key, _)| !data.binary.contains(*key)) {
             let key = format!("{}{key}", from.prefix.as_deref().unwrap_or_default());
             if is_env_name(&key) {
                 set(&mut vars, key, String::from_utf8_lossy(value).into_owned());
@@ -153,7 +153,7 @@ fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String
     let Some(data) = input.sources.get(&(kind, name.clone())).cloned().flatten() else {
         return if optional { Ok(None) } else { Err(EnvError::SourceMissing { kind, name: name.clone() }) };
     };
-    match data.items.get(key) {
+    match data.items.get(key).filter(|_| !data.binary.contains(key)) {
         Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
         None if optional => Ok(None),
         None => {
@@ -283,7 +283,9 @@ mod tests {
             "spec": {"nodeName": "win01", "containers": [container]}
         }))
         .unwrap();
+        let binary = Data { items: [("BIN".to_owned(), vec![1])].into(), binary: ["BIN".to_owned()].into(), ..Data::default() };
         let sources = Fetched::from([
+            ((Kind::ConfigMap, "bin".into()), Some(Arc::new(binary))),
             ((Kind::ConfigMap, "cm".into()), data(&[("A", "cm-a"), ("B", "cm-b"), ("bad=key", "x")])),
             ((Kind::Secret, "s".into()), data(&[("A", "secret-a")])),
             ((Kind::Secret, "absent".into()), None),
@@ -365,6 +367,9 @@ mod tests {
         assert_eq!(env(key("s", "k", false)).unwrap_err().to_string(), "couldn't find key k in Secret ns/s");
         assert!(env(key("absent", "k", true)).unwrap().vars.iter().all(|(n, _)| n != "E"));
         assert!(env(key("s", "k", true)).is_ok());
+        assert_eq!(shown(json!({"envFrom": [{"configMapRef": {"name": "bin"}}]})), shown(json!({})), "as upstream, binary data makes no variables");
+        let binary = json!({"env": [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": "bin", "key": "BIN"}}}]});
+        assert_eq!(env(binary).unwrap_err().to_string(), "couldn't find key BIN in ConfigMap ns/bin");
         assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent"}}]})).is_err());
         assert!(env(json!({"envFrom": [{"secretRef": {"name": "absent", "optional": true}}]})).is_ok());
     }

@@ -57,6 +57,8 @@ pub(crate) struct Data {
     /// Of a Secret.
     pub type_: String,
     pub items: BTreeMap<String, Vec<u8>>,
+    /// Keys of a ConfigMap's `binaryData`, which volumes show and variables do not.
+    pub binary: BTreeSet<String>,
 }
 
 /// Objects of one pod's namespace by kind and name; None where there is no such object.
@@ -142,7 +144,12 @@ impl Sources {
 fn of_config_map(o: &ConfigMap) -> Data {
     let text = o.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
     let binary = o.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
-    Data { uid: o.metadata.uid.clone().unwrap_or_default(), type_: String::new(), items: text.chain(binary).collect() }
+    Data {
+        uid: o.metadata.uid.clone().unwrap_or_default(),
+        type_: String::new(),
+        binary: o.binary_data.iter().flatten().map(|(key, _)| key.clone()).collect(),
+        items: text.chain(binary).collect(),
+    }
 }
 
 fn of_secret(o: &Secret) -> Data {
@@ -150,5 +157,6 @@ fn of_secret(o: &Secret) -> Data {
         uid: o.metadata.uid.clone().unwrap_or_default(),
         type_: o.type_.clone().unwrap_or_default(),
         items: o.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect(),
+        binary: BTreeSet::new(),
     }
 }
