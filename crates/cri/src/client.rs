@@ -1,7 +1,7 @@
 //! Client: one method for each call of CRI.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,8 @@ const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 /// The calls of CRI's image service.
 const IMAGE_CALLS: [&str; 5] = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
 
-/// What carries a call to the runtime: a connection, or the runtime itself.
-pub(crate) type Transport = BoxCloneSyncService<Request<Body>, HttpResponse<Body>, TransportError>;
+/// A runtime in this process, with its events.
+type Runtime = dyn RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>>;
 
 /// What carries a call to the runtime.
 #[derive(Clone)]
@@ -116,30 +116,31 @@ impl Client {
         Ok(Self::over(name, deadlines, Transport::Connection { channel, runtime, images }))
     }
 
-    /// The same client with another program for images.
+    /// The same client with another program for images, unless the runtime is in this process.
     ///
     /// # Errors
     /// When the address has none of the known forms.
     pub fn with_images(mut self, endpoint: &str) -> Result<Self, EndpointError> {
         let endpoint: Endpoint = endpoint.parse()?;
         self.images_endpoint = endpoint.to_string().into();
-        let channel = Transport::new(channel(endpoint).map_err(|error| TransportError(error.into())));
-        self.images = ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        if let Transport::Connection { images, .. } = &mut self.transport {
+            *images = ImageServiceClient::new(channel(endpoint)).max_decoding_message_size(MAX_MESSAGE);
+        }
         Ok(self)
     }
 
-    /// A client of a runtime in this process: calls are the same messages, and no socket carries them. `name` stands where an endpoint would.
-    pub fn in_process<S: RuntimeService + ImageService>(name: &str, runtime: Arc<S>) -> Self {
-        let images = direct(ImageServiceServer::from_arc(runtime.clone()));
-        Self::over(name.into(), Deadlines::default(), direct(RuntimeServiceServer::from_arc(runtime)), images)
+    /// A client of a runtime in this process: calls are the same messages, and neither bytes nor a socket carry them. `name` stands where an
+    /// endpoint would.
+    pub fn in_process<S>(name: &str, runtime: Arc<S>) -> Self
+    where
+        S: RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>> + ImageService,
+    {
+        Self::over(name.into(), Deadlines::default(), Transport::Direct { runtime: runtime.clone(), images: runtime })
     }
 
-    fn over(endpoint: Arc<str>, deadlines: Deadlines, runtime: Transport, images: Transport) -> Self {
-        let transport = runtime.clone();
-        let runtime = RuntimeServiceClient::new(runtime).max_decoding_message_size(MAX_MESSAGE);
-        let images = ImageServiceClient::new(images).max_decoding_message_size(MAX_MESSAGE);
+    fn over(endpoint: Arc<str>, deadlines: Deadlines, transport: Transport) -> Self {
         let images_endpoint = endpoint.clone();
-        Self { transport, runtime, images, endpoint, images_endpoint, deadlines, calls: Arc::default() }
+        Self { transport, endpoint, images_endpoint, deadlines, calls: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.
@@ -217,7 +218,13 @@ impl Client {
         if sub_paths.is_empty() {
             return self.create_container(request).await;
         }
-        let answer = create::create(self.transport.clone(), request, sub_paths);
+        let answer = async {
+            match &self.transport {
+                Transport::Connection { channel, .. } => create::create(channel.clone(), request, sub_paths).await,
+                // It has no images that could be mounted.
+                Transport::Direct { runtime, .. } => runtime.create_container(Request::new(request)).await,
+            }
+        };
         Ok(self.within("CreateContainer", self.deadlines.call, answer).await?.container_id)
     }
 

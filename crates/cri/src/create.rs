@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use k8s_cri::v1;
 use prost::Message as _;
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-
-use crate::client::Transport;
 
 const CREATE: &str = "/runtime.v1.RuntimeService/CreateContainer";
 /// Of `ContainerConfig`.
@@ -45,7 +44,7 @@ fn encode(request: v1::CreateContainerRequest, sub_paths: &BTreeMap<String, Stri
 }
 
 pub(crate) async fn create(
-    transport: Transport,
+    transport: Channel,
     request: v1::CreateContainerRequest,
     sub_paths: &BTreeMap<String, String>,
 ) -> Result<Response<v1::CreateContainerResponse>, Status> {

@@ -1,6 +1,7 @@
 //! The CRI requests for a pod: what upstream's kubelet would send, in the node's own path form.
 
 mod dns;
+mod modules;
 mod names;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
 
 pub(crate) use dns::dns;
+pub(crate) use modules::{Modules, admit as admit_app_armor, relabels};
 pub(crate) use names::{NameTooLong, Names};
 
 /// Why a container's security settings make no request. `container` names it with its pod.

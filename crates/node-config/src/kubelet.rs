@@ -143,8 +143,8 @@ pub struct KubeletConfiguration {
     pub image_minimum_gc_age: GoDuration,
     /// Whether images are pulled one by one.
     pub serialize_image_pulls: bool,
-    /// Most images that are pulled at once, where they are not; none for no such bound.
-    pub max_parallel_image_pulls: Option<i32>,
+    /// Most images that are pulled at once, where they are not; 0 for no such bound.
+    pub max_parallel_image_pulls: i32,
     /// Most pulls in each second; 0 for no such bound.
     #[serde(rename = "registryPullQPS")]
     pub registry_pull_qps: i32,
@@ -325,7 +325,7 @@ impl Default for KubeletConfiguration {
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: GoDuration(Duration::from_secs(120)),
             serialize_image_pulls: true,
-            max_parallel_image_pulls: None,
+            max_parallel_image_pulls: 0,
             registry_pull_qps: 5,
             registry_burst: 10,
             image_maximum_gc_age: GoDuration(Duration::ZERO),
@@ -418,7 +418,7 @@ impl Document for KubeletConfiguration {
         if is_given("nodeStatusUpdateFrequency") && !is_given("nodeStatusReportFrequency") {
             self.node_status_report_frequency = self.node_status_update_frequency;
         }
-        if !is_given("serializeImagePulls") && self.max_parallel_image_pulls.is_some_and(|most| most > 1) {
+        if !is_given("serializeImagePulls") && self.max_parallel_image_pulls > 1 {
             self.serialize_image_pulls = false;
         }
         self.drop_idle_gates(warnings);

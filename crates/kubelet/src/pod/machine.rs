@@ -354,11 +354,7 @@ impl PodState {
                     *known = health;
                 }
             }
-            Event::StopPrepared { id } => {
-                if let Some(hook) = self.memory.prepared.get_mut(&id) {
-                    *hook = PreStop::Over;
-                }
-            }
+            Event::StopPrepared { id } => self.stop_prepared(&id),
             Event::Killed { id, outcome } => {
                 if let Some(stop) = self.memory.stops.get_mut(&id) {
                     stop.attempt = retry(outcome);
@@ -505,6 +501,12 @@ impl PodState {
                 self.memory.failures.insert(container, Failure { reason, message, image, failed_at: now, retry });
                 Vec::new()
             }
+        }
+    }
+
+    fn stop_prepared(&mut self, id: &str) {
+        if let Some(hook) = self.memory.prepared.get_mut(id) {
+            *hook = PreStop::Over;
         }
     }
 

@@ -259,6 +259,8 @@ impl Worker {
             let claimed_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
             let mut shown = cri_config::mount(os, &m.mount_path, &source, ours || claimed_read_only || m.read_only == Some(true));
             shown.recursive_read_only = recursive;
+            shown.selinux_relabel =
+                self.agent.side.modules.selinux && cri_config::relabels(volume, self.claims.as_ref().and_then(|all| all.get(&m.name)));
             shown.propagation = cri_config::propagation(os, m.mount_propagation.as_deref()).into();
             out.push(shown);
         }

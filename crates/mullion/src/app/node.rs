@@ -644,8 +644,9 @@ fn resolver(config: &Complete) -> Result<kubelet::Resolver> {
     let given = config.config.kubelet.resolv_conf.as_deref();
     let path = match given {
         Some("") => return Ok(kubelet::Resolver::off(&config.config.node.node_ip.iter().collect::<Vec<_>>())),
-        Some(path) if !(cfg!(windows) && path == "Host") => path,
-        _ if is_simulated(config) || cfg!(windows) => {
+        // Unless there is a file of that name, as upstream.
+        Some(path) if !(cfg!(windows) && path == "Host" && !Path::new(path).is_file()) => path,
+        _ if is_simulated(config) => {
             return Ok(kubelet::Resolver { servers: config.cluster_dns.iter().map(ToString::to_string).collect(), ..kubelet::Resolver::default() });
         }
         #[cfg(windows)]

@@ -14,6 +14,7 @@ mod pods;
 mod restarts;
 mod security;
 mod soak;
+mod stats;
 mod streams;
 mod volumes;
 
@@ -59,6 +60,7 @@ const AT_ONCE: &[Case] = &cases![
     groups::a_fork_bomb_ends_at_the_pods_number_of_processes,
     groups::a_pods_memory_limit_holds_for_its_containers_together,
     groups::a_resized_pods_group_has_the_new_limits,
+    stats::usage_of_containers_pods_and_the_node_is_measured,
 ];
 
 const IN_TURN: &[Case] = &cases![

@@ -23,7 +23,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("enableProfilingHandler", PROFILES),
     ("enableDebugFlagsHandler", "the level of the log is set where the agent is started"),
     ("oomScoreAdj", "whoever starts the agent can set it"),
-    ("streamingConnectionIdleTimeout", PERIODS),
+    ("streamingConnectionIdleTimeout", "the container runtime ends silent streams; upstream's kubelet reads it no more either"),
     ("volumeStatsAggPeriod", PERIODS),
     ("kubeletCgroups", CGROUPS),
     ("systemCgroups", CGROUPS),

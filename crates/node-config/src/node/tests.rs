@@ -88,7 +88,7 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         max_pods: 3,
         container_runtime_endpoint: "unix:///cri".into(),
         image_service_endpoint: "unix:///images".into(),
-        feature_gates: gates,
+        feature_gates: BTreeMap::from([("HyperVContainer".to_owned(), true)]),
         pods_per_core: 5,
         system_reserved: texts("cpu", "1"),
         kube_reserved: texts("memory", "1Gi"),
@@ -115,7 +115,7 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         image_gc_low_threshold_percent: 70,
         image_minimum_gc_age: "3m".parse().unwrap(),
         serialize_image_pulls: false,
-        max_parallel_image_pulls: Some(3),
+        max_parallel_image_pulls: 3,
         registry_pull_qps: 2,
         registry_burst: 4,
         image_maximum_gc_age: "240h".parse().unwrap(),
@@ -219,10 +219,10 @@ fn a_file_keeps_every_member() {
 #[test]
 fn upstreams_documents_may_stand_alone() {
     let text =
-        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\nrunOnce: true\n---\n---\n";
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 7\nrotateCertificates: true\nmaxOpenFiles: 7\n---\n---\n";
     let Parsed { config, warnings } = NodeConfig::read(text).unwrap();
     assert_eq!((config.kubelet.max_pods, config.kubelet.rotate_certificates, config.node), (7, true, NodeConfiguration::default()));
-    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: runOnce has no effect"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].starts_with("KubeletConfiguration: maxOpenFiles has no effect"), "{warnings:?}");
     assert!(NodeConfig::read(&format!("{text}{text}")).unwrap_err().to_string().contains("two documents of kind KubeletConfiguration"));
     assert!(NodeConfig::read("kind: Pod\napiVersion: v1").unwrap_err().to_string().contains("\"Pod\""));
     let wrong = NodeConfig::read("kind: NodeConfiguration\napiVersion: mullion.io/v1alpha1\nnodeIP: here").unwrap_err().to_string();

@@ -40,13 +40,9 @@ pub(super) fn pulls(kubelet: &KubeletConfiguration) -> Result<kubelet::ImagePull
     };
     let burst = not_negative("registryBurst", "--registry-burst", kubelet.registry_burst)?;
     let per_second = not_negative("registryPullQPS", "--registry-qps", kubelet.registry_pull_qps)?;
-    let most = match kubelet.max_parallel_image_pulls {
-        None => None,
-        Some(most) => match usize::try_from(most).ok().and_then(NonZeroUsize::new) {
-            None => bail!("invalid configuration: maxParallelImagePulls {most} must be a positive number"),
-            most => most,
-        },
-    };
+    let most = kubelet.max_parallel_image_pulls;
+    let most = usize::try_from(most).with_context(|| format!("invalid configuration: maxParallelImagePulls {most} must be a positive number"))?;
+    let most = NonZeroUsize::new(most);
     let one_by_one = kubelet.serialize_image_pulls;
     if one_by_one && most.is_some_and(|most| most.get() > 1) {
         bail!(

@@ -96,7 +96,7 @@ fn images_are_pulled_as_upstream_pulls_them() {
     for (text, refusal) in [
         ("registryBurst: -1", "registryBurst (--registry-burst) -1 must not be a negative number"),
         ("registryPullQPS: -2", "registryPullQPS (--registry-qps) -2 must not be a negative number"),
-        ("maxParallelImagePulls: 0", "maxParallelImagePulls 0 must be a positive number"),
+        ("maxParallelImagePulls: -1", "maxParallelImagePulls -1 must be a positive number"),
         (
             "serializeImagePulls: true\nmaxParallelImagePulls: 2",
             "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false",
