@@ -28,7 +28,7 @@ use crate::kube_proxy::Logging;
 use crate::values::empty_is_none;
 pub use access::{Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationMode, AuthorizationWebhook, UnknownMode, X509};
 pub use gates::{FEATURE_GATES, FeatureGates};
-pub use image_pulls::{UnknownPolicy, VerificationPolicy};
+pub use image_pulls::{ImagePulls, UnknownPolicy, VerificationPolicy};
 pub use node::{CgroupDriver, LeaseSeconds, UnsafeSysctl};
 pub use restarts::CrashLoopBackOff;
 pub use shutdown::{ShutdownError, ShutdownGracePeriodByPodPriority};
@@ -141,22 +141,12 @@ pub struct KubeletConfiguration {
     /// How long an image stays at least.
     #[serde(rename = "imageMinimumGCAge")]
     pub image_minimum_gc_age: GoDuration,
-    /// Whether images are pulled one by one.
-    pub serialize_image_pulls: bool,
-    /// Most images that are pulled at once, where they are not; 0 for no such bound.
-    pub max_parallel_image_pulls: i32,
-    /// Most pulls in each second; 0 for no such bound.
-    #[serde(rename = "registryPullQPS")]
-    pub registry_pull_qps: i32,
-    /// So many more after a while without any.
-    pub registry_burst: i32,
+    /// How images are pulled.
+    #[serde(flatten)]
+    pub image_pulls: ImagePulls,
     /// After how long without use an image is removed though there is room; 0 for never.
     #[serde(rename = "imageMaximumGCAge")]
     pub image_maximum_gc_age: GoDuration,
-    /// Which images a pod must show that it may pull, though they are on the node.
-    pub image_pull_credentials_verification_policy: VerificationPolicy,
-    /// With `NeverVerifyAllowlistedImages`: names of images, or beginnings as `REGISTRY/*`, that every pod may use.
-    pub preloaded_images_verification_allowlist: Vec<String>,
     /// How often the Node's status is computed.
     pub node_status_update_frequency: GoDuration,
     /// How often it is sent at least, though nothing changed.
@@ -324,13 +314,8 @@ impl Default for KubeletConfiguration {
             image_gc_high_threshold_percent: 85,
             image_gc_low_threshold_percent: 80,
             image_minimum_gc_age: GoDuration(Duration::from_secs(120)),
-            serialize_image_pulls: true,
-            max_parallel_image_pulls: 0,
-            registry_pull_qps: 5,
-            registry_burst: 10,
+            image_pulls: ImagePulls::default(),
             image_maximum_gc_age: GoDuration(Duration::ZERO),
-            image_pull_credentials_verification_policy: VerificationPolicy::default(),
-            preloaded_images_verification_allowlist: Vec::new(),
             node_status_update_frequency: GoDuration(Duration::from_secs(10)),
             node_status_report_frequency: GoDuration(Duration::from_secs(300)),
             node_lease_duration_seconds: LeaseSeconds::default(),
@@ -418,8 +403,8 @@ impl Document for KubeletConfiguration {
         if is_given("nodeStatusUpdateFrequency") && !is_given("nodeStatusReportFrequency") {
             self.node_status_report_frequency = self.node_status_update_frequency;
         }
-        if !is_given("serializeImagePulls") && self.max_parallel_image_pulls > 1 {
-            self.serialize_image_pulls = false;
+        if !is_given("serializeImagePulls") && self.image_pulls.max_parallel_image_pulls > 1 {
+            self.image_pulls.serialize_image_pulls = false;
         }
         self.drop_idle_gates(warnings);
     }

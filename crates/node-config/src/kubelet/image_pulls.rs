@@ -1,9 +1,43 @@
-//! `imagePullCredentialsVerificationPolicy`
+//! How images are pulled, and who may use them.
 
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::values::as_text;
+
+/// The members of KubeletConfiguration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImagePulls {
+    /// Whether images are pulled one by one.
+    pub serialize_image_pulls: bool,
+    /// Most images that are pulled at once, where they are not; 0 for no such bound.
+    pub max_parallel_image_pulls: i32,
+    /// Most pulls in each second; 0 for no such bound.
+    #[serde(rename = "registryPullQPS")]
+    pub registry_pull_qps: i32,
+    /// So many more after a while without any.
+    pub registry_burst: i32,
+    /// Which images a pod must show that it may pull, though they are on the node.
+    pub image_pull_credentials_verification_policy: VerificationPolicy,
+    /// With `NeverVerifyAllowlistedImages`: names of images, or beginnings as `REGISTRY/*`, that every pod may use.
+    pub preloaded_images_verification_allowlist: Vec<String>,
+}
+
+impl Default for ImagePulls {
+    fn default() -> Self {
+        Self {
+            serialize_image_pulls: true,
+            max_parallel_image_pulls: 0,
+            registry_pull_qps: 5,
+            registry_burst: 10,
+            image_pull_credentials_verification_policy: VerificationPolicy::default(),
+            preloaded_images_verification_allowlist: Vec::new(),
+        }
+    }
+}
 
 /// Which images a pod must show that it may pull, though they are on the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -198,7 +198,7 @@ fn soft_thresholds_of_the_file_system_of_containers_are_ignored_as_upstream_igno
 fn verification_policies_are_upstreams() {
     let policy = |text: &str| {
         let text = format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nimagePullCredentialsVerificationPolicy: {text}");
-        read_text::<KubeletConfiguration>(&text).map(|parsed| parsed.config.image_pull_credentials_verification_policy)
+        read_text::<KubeletConfiguration>(&text).map(|parsed| parsed.config.image_pulls.image_pull_credentials_verification_policy)
     };
     assert_eq!(policy("AlwaysVerify").unwrap(), VerificationPolicy::AlwaysVerify);
     assert_eq!(policy("''").unwrap(), VerificationPolicy::NeverVerifyPreloadedImages);

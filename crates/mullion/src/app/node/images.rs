@@ -38,12 +38,12 @@ pub(super) fn pulls(kubelet: &KubeletConfiguration) -> Result<kubelet::ImagePull
     let not_negative = |member: &str, flag: &str, value: i32| {
         u32::try_from(value).with_context(|| format!("invalid configuration: {member} ({flag}) {value} must not be a negative number"))
     };
-    let burst = not_negative("registryBurst", "--registry-burst", kubelet.registry_burst)?;
-    let per_second = not_negative("registryPullQPS", "--registry-qps", kubelet.registry_pull_qps)?;
-    let most = kubelet.max_parallel_image_pulls;
+    let burst = not_negative("registryBurst", "--registry-burst", kubelet.image_pulls.registry_burst)?;
+    let per_second = not_negative("registryPullQPS", "--registry-qps", kubelet.image_pulls.registry_pull_qps)?;
+    let most = kubelet.image_pulls.max_parallel_image_pulls;
     let most = usize::try_from(most).with_context(|| format!("invalid configuration: maxParallelImagePulls {most} must be a positive number"))?;
     let most = NonZeroUsize::new(most);
-    let one_by_one = kubelet.serialize_image_pulls;
+    let one_by_one = kubelet.image_pulls.serialize_image_pulls;
     if one_by_one && most.is_some_and(|most| most.get() > 1) {
         bail!(
             "invalid configuration: maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set to false"
@@ -56,7 +56,8 @@ pub(super) fn pulls(kubelet: &KubeletConfiguration) -> Result<kubelet::ImagePull
 pub(super) fn credentials(config: &Complete) -> Result<kubelet::ImageCredentials> {
     let (node, kubelet) = (&config.config.node, &config.config.kubelet);
     let recorded = kubelet.has_feature("KubeletEnsureSecretPulledImages");
-    let (policy, list) = (kubelet.image_pull_credentials_verification_policy, &kubelet.preloaded_images_verification_allowlist);
+    let (policy, list) =
+        (kubelet.image_pulls.image_pull_credentials_verification_policy, &kubelet.image_pulls.preloaded_images_verification_allowlist);
     if !list.is_empty() && policy != VerificationPolicy::NeverVerifyAllowlistedImages {
         bail!(
             "invalid configuration: can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVerificationPolicy` is not \
