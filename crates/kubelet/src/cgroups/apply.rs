@@ -43,7 +43,7 @@ pub(crate) enum GroupError {
     Bus {
         step: String,
         #[source]
-        source: super::bus::BusError,
+        source: Box<super::bus::BusError>,
     },
     #[error("invalid configuration: cgroup {name} has some missing paths: {paths}; make it, or leave cgroupRoot out")]
     Missing { name: Name, paths: String },
@@ -101,7 +101,7 @@ pub(super) async fn run(root: &HostRoot, steps: &[Step]) -> Result<(), GroupErro
 
 #[cfg(target_os = "linux")]
 async fn call(step: &Step) -> Result<(), GroupError> {
-    super::bus::call(step).await.map_err(|source| GroupError::Bus { step: step.to_string(), source })
+    super::bus::call(step).await.map_err(|source| GroupError::Bus { step: step.to_string(), source: Box::new(source) })
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -155,10 +155,9 @@ async fn write(
     let now = Timestamp::now();
     let mut shown = BTreeSet::new();
     // Whole seconds, without a time of its own that could differ.
-    for (name, help, value) in [("container_last_seen", "Last time a container was seen by the exporter", now.as_second() as f64)] {
-        write_each(&mut text, name, help, rows, value, now.as_millisecond(), format);
-        shown.insert(name);
-    }
+    let (name, help) = ("container_last_seen", "Last time a container was seen by the exporter");
+    write_each(&mut text, name, help, rows, now.as_second() as f64, now.as_millisecond(), format);
+    shown.insert(name);
     for family in families::all() {
         if family.write(&mut text, rows, now.as_millisecond(), format) {
             shown.insert(family.name);
