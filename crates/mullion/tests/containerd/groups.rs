@@ -102,8 +102,8 @@ pub async fn a_pods_memory_limit_holds_for_its_containers_together(cluster: Arc<
         "resources": {"requests": {"cpu": "100m", "memory": "32Mi"}, "limits": {"cpu": "500m", "memory": "32Mi"}},
         "containers": [part("a"), part("b")],
     });
-    cluster.pod("together", spec).await;
-    let uid = uid(&cluster, "together").await;
+    cluster.pod("hungry-together", spec).await;
+    let uid = uid(&cluster, "hungry-together").await;
     let groups = directories("burstable", &uid);
     cluster
         .until("a process to be killed for the pod's memory", async || {
@@ -116,8 +116,8 @@ pub async fn a_pods_memory_limit_holds_for_its_containers_together(cluster: Arc<
     assert_eq!(memory(&groups), (32 << 20).to_string());
     let peak = value(&groups, "memory.max_usage_in_bytes", "memory.peak").parse::<u64>().unwrap();
     assert!(peak <= 32 << 20, "{peak} bytes");
-    cluster.delete("together").await;
-    cluster.until_gone("together").await;
+    cluster.delete("hungry-together").await;
+    cluster.until_gone("hungry-together").await;
 }
 
 pub async fn a_resized_pods_group_has_the_new_limits(cluster: Arc<Cluster>) {
