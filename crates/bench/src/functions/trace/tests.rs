@@ -25,12 +25,14 @@ fn functions_that_a_program_runs_are_named_and_others_are_not() {
     }
     let this = std::env::current_exe().unwrap();
     let mut child = Command::new("sh")
-        .args(["-c", "read go && exec \"$0\" functions::trace::tests::traced_part --exact --ignored"])
+        .args(["-c", "echo ready; read go && exec \"$0\" functions::trace::tests::traced_part --exact --ignored"])
         .arg(&this)
         .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    // The start of the shell itself is over: a tracer that comes earlier would take it for the program's.
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
     let leader = Pid::from_raw(child.id().try_into().unwrap());
     let directory = tempfile::tempdir().unwrap();
     let args = TracerArgs { pid: leader.as_raw(), program: this, output: directory.path().join("names") };
