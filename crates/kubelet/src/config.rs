@@ -130,9 +130,9 @@ impl Default for ImageCollection {
 pub struct ImagePulls {
     /// So many at once (`serializeImagePulls`, `maxParallelImagePulls`); None for all.
     pub at_once: Option<NonZeroUsize>,
-    /// So many in each second (`registryPullQPS`); 0 for no such bound.
+    /// Pulls that begin in a second on average (`registryPullQPS`); 0 for no such bound.
     pub per_second: u32,
-    /// So many more after a while without any (`registryBurst`).
+    /// How many may begin at once after a pause (`registryBurst`).
     pub burst: u32,
 }
 

@@ -15,10 +15,10 @@ pub struct ImagePulls {
     pub serialize_image_pulls: bool,
     /// Most images that are pulled at once, where they are not; 0 for no such bound.
     pub max_parallel_image_pulls: i32,
-    /// Most pulls in each second; 0 for no such bound.
+    /// Pulls that begin in a second on average; 0 for no such bound.
     #[serde(rename = "registryPullQPS")]
     pub registry_pull_qps: i32,
-    /// So many more after a while without any.
+    /// How many may begin at once after a pause.
     pub registry_burst: i32,
     /// Which images a pod must show that it may pull, though they are on the node.
     pub image_pull_credentials_verification_policy: VerificationPolicy,

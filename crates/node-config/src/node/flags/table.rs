@@ -158,8 +158,8 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     agent("image-gc-low-threshold", "imageGCLowThresholdPercent", Text, "percent down to which they are"),
     agent("serialize-image-pulls", "serializeImagePulls", Switch, "whether images are pulled one by one"),
-    agent("registry-qps", "registryPullQPS", Text, "most pulls of images in each second; 0 for no such bound"),
-    agent("registry-burst", "registryBurst", Text, "so many more after a while without any"),
+    agent("registry-qps", "registryPullQPS", Text, "pulls of images that begin in a second on average; 0 for no such bound"),
+    agent("registry-burst", "registryBurst", Text, "how many pulls may begin at once after a pause"),
     agent("minimum-image-ttl-duration", "imageMinimumGCAge", Text, "how long an image stays at least"),
     agent(
         "allowed-unsafe-sysctls",
