@@ -58,7 +58,7 @@ fn bad_command_lines_and_files_end_with_the_code_of_wrong_usage() {
 fn options_without_effect_are_reported_and_a_kubeconfig_is_all_that_is_needed() {
     let dir = tempfile::tempdir().unwrap();
     let certs = dir.path().join("pki");
-    let flags = ["--kubeconfig=/none", "--node-ip=127.0.0.1", "--registry-burst=3", "--network-plugin=cni"];
+    let flags = ["--kubeconfig=/none", "--node-ip=127.0.0.1", "--event-burst=3", "--network-plugin=cni"];
     let cert_dir = format!("--cert-dir={}", certs.display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
     command.arg("kubelet").args(flags).arg(cert_dir).env_remove("MULLION_LOG").env("CONTAINER_NETWORK", "nat");
@@ -66,7 +66,7 @@ fn options_without_effect_are_reported_and_a_kubeconfig_is_all_that_is_needed() 
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "the kubeconfig is missing: {text}");
     for part in [
-        "--registry-burst has no effect: ",
+        "--event-burst has no effect: ",
         "--network-plugin has no effect: the container runtime calls CNI",
         "CONTAINER_NETWORK=nat has no effect: the CNI configuration names the network today",
         "/none",

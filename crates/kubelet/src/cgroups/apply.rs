@@ -242,11 +242,14 @@ fn remove_below(root: &HostRoot, group: &PodPath, depth: u32) -> bool {
 
 /// Ends the processes of a group and of those below it.
 fn kill_below(root: &HostRoot, group: &PodPath, depth: u32) {
-    let listed = group.join("cgroup.procs").ok().and_then(|file| read(root, &file).ok()).unwrap_or_default();
-    // Those of other pid namespaces have the number 0 here.
-    let processes = listed.lines().filter_map(|line| line.trim().parse::<u32>().ok()).filter(|pid| *pid > 1 && *pid != std::process::id());
-    for pid in processes {
-        end(pid);
+    let members = || -> Vec<u32> {
+        let listed = group.join("cgroup.procs").ok().and_then(|file| read(root, &file).ok()).unwrap_or_default();
+        // Those of other pid namespaces have the number 0 here.
+        listed.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid > 1 && *pid != std::process::id()).collect()
+    };
+    for pid in members() {
+        // Its number may be another process's by now.
+        end(pid, || members().contains(&pid));
     }
     let below = root.read_dir(group).unwrap_or_default().into_iter().filter(|(_, kind)| *kind == FileKind::Directory);
     for (name, _) in below.filter(|_| depth > 0) {
@@ -257,13 +260,13 @@ fn kill_below(root: &HostRoot, group: &PodPath, depth: u32) {
 }
 
 #[cfg(target_os = "linux")]
-fn end(pid: u32) {
-    match host::end_process(pid) {
-        Ok(()) => tracing::info!(pid, "ended a process that was left in a pod's control group"),
+fn end(pid: u32, is_it: impl FnOnce() -> bool) {
+    match host::end_process(pid, is_it) {
+        Ok(()) => tracing::info!(pid, "a process that was left in a pod's control group is ended"),
         Err(error) => tracing::debug!(pid, %error, "a process in a pod's control group could not be ended"),
     }
 }
 
 /// Other systems have no control groups.
 #[cfg(not(target_os = "linux"))]
-fn end(_pid: u32) {}
+fn end(_pid: u32, _is_it: impl FnOnce() -> bool) {}
