@@ -166,12 +166,12 @@ fn from_source(input: &Input<'_>, source: &EnvVarSource) -> Result<Option<String
 /// A variable of a file. As upstream, one that is empty counts as none, and an optional key does not make the file optional.
 fn of_file(input: &Input<'_>, selector: &FileKeySelector) -> Result<Option<String>, EnvError> {
     let missing = || EnvError::VolumeMissing(selector.volume_name.clone());
-    let file = match input.files.get(&(selector.volume_name.clone(), selector.path.clone())) {
+    let file = match input.files.get(&file::place(selector)) {
         None | Some(Err(NoFile::Volume)) => return Err(missing()),
         Some(Err(NoFile::Unreadable)) => return Err(EnvError::File),
         Some(Ok(file)) => file,
     };
-    let value = file::value(&file.content, &selector.key).map_err(|error| {
+    let value = file.variables.value(&selector.key).map_err(|error| {
         tracing::warn!(file = file.place, %error, "a file of variables cannot be read");
         EnvError::File
     })?;
@@ -297,7 +297,7 @@ mod tests {
             allocatable: Amounts::from([("cpu".to_owned(), Quantity::from_units(8))]),
         };
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        let file = |content: &str| Ok(file::File { place: "/pods/u/volumes/v/env".into(), content: content.into() });
+        let file = |content: &str| Ok(file::File { place: "/pods/u/volumes/v/env".into(), variables: file::Variables::read(content.as_bytes()) });
         let files = Files::from([
             (("v".into(), "env".into()), file("A='file-a'\nEMPTY=''\n")),
             (("v".into(), "broken".into()), file("A")),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use host::{Hold, HostError, HostRoot, PathError, PodPath, Usage};
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use content::ContentError;
@@ -61,6 +62,8 @@ pub(crate) enum VolumeError {
     Unsupported(String),
     #[error("hostPath type check failed: {path} is not a {expected}")]
     HostPathType { path: String, expected: &'static str },
+    #[error("hostPath {path}: its server did not answer within 10 s; leave the type out, or make the server answer")]
+    ShareSilent { path: String },
     #[error("hostPath type {0:?} is unknown")]
     HostPathTypeUnknown(String),
     #[error(transparent)]
@@ -149,7 +152,7 @@ pub(crate) type Places = BTreeMap<String, PodPath>;
 impl Volumes {
     /// Volumes of these kinds, and of those that need nothing but files.
     pub(crate) fn new(root: Arc<HostRoot>, mut plugins: Vec<Arc<dyn Plugin>>) -> Self {
-        plugins.push(Arc::new(Local { devices: Devices::new(root.clone()), root: root.clone() }));
+        plugins.push(Arc::new(Local { devices: Devices::new(root.clone()), root: root.clone(), looks: Arc::new(Semaphore::new(local::LOOKS)) }));
         Volumes { root, plugins }
     }
 

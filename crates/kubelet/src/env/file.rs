@@ -1,7 +1,7 @@
 //! Files of variables that containers leave to each other in a volume (`fileKeyRef`; upstream util/env `ParseEnv`): a strict part of the
 //! shell's syntax, `NAME='value'` with values that may go on over lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
 
 use host::{Beneath, HostError, HostRoot, PodPath};
@@ -9,10 +9,12 @@ use k8s_openapi::api::core::v1::{Container, FileKeySelector};
 
 /// Bytes of a file that are read; one that has more is refused.
 const MAX_FILE: u64 = 1 << 20;
+/// Bytes of all files of a container. Upstream has neither bound: it reads a file again for each variable, and keeps nothing of it.
+const MAX_FILES: u64 = 4 << 20;
 /// Bytes of a line, which upstream's reader limits.
 const MAX_LINE: usize = 64 << 10;
 
-/// Content of the files that a container's variables name, by volume and path.
+/// The files that a container's variables name, by volume and path ([`place`]).
 pub(crate) type Files = BTreeMap<(String, String), Result<File, NoFile>>;
 
 /// A file of variables.
@@ -20,7 +22,7 @@ pub(crate) type Files = BTreeMap<(String, String), Result<File, NoFile>>;
 pub(crate) struct File {
     /// Where it is on the node.
     pub place: String,
-    pub content: Vec<u8>,
+    pub variables: Variables,
 }
 
 /// Why there is no content. The node's log says more: what stands in a volume is not for everybody who reads events.
@@ -33,7 +35,7 @@ pub(crate) enum NoFile {
 }
 
 /// Why a file of variables is none.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SyntaxError {
     #[error("invalid environment variable format at line {line}: {what}")]
     Line { line: usize, what: &'static str },
@@ -52,20 +54,49 @@ pub(crate) enum ReadError {
     Io(#[from] io::Error),
     #[error("it is no file, but a directory, a pipe or a device")]
     NoFile,
-    #[error("it has more than {MAX_FILE} bytes")]
+    #[error("it has more than {MAX_FILE} bytes, or all files of the container more than {MAX_FILES}")]
     TooLong,
 }
 
-/// Reads a file of a volume through no link.
-pub(crate) fn read(root: &HostRoot, volume: &PodPath, path: &str) -> Result<File, ReadError> {
-    let names: Vec<String> = path.split('/').filter(|name| !name.is_empty() && *name != ".").map(str::to_owned).collect();
+/// Reads a file of a volume through no link, if it has at most so many bytes. Also returns how many it has.
+fn read(root: &HostRoot, volume: &PodPath, path: &str, most: u64) -> Result<(File, u64), ReadError> {
+    let names: Vec<String> = names(path).map(str::to_owned).collect();
     let Beneath::File(file) = root.open_beneath(volume, &names)? else { return Err(ReadError::NoFile) };
     let mut content = Vec::new();
-    file.take(MAX_FILE + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > MAX_FILE {
+    let size = file.take(most + 1).read_to_end(&mut content)? as u64;
+    if size > most {
         return Err(ReadError::TooLong);
     }
-    Ok(File { place: format!("{volume}/{}", names.join("/")), content })
+    Ok((File { place: format!("{volume}/{}", names.join("/")), variables: Variables::read(&content) }, size))
+}
+
+fn names(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|name| !name.is_empty() && *name != ".")
+}
+
+/// Which file a variable names: one has many paths.
+pub(crate) fn place(selector: &FileKeySelector) -> (String, String) {
+    (selector.volume_name.clone(), names(&selector.path).collect::<Vec<_>>().join("/"))
+}
+
+/// Reads each file once; `tell` is told why one cannot be read. It waits for the disk.
+pub(crate) fn read_all(
+    root: &HostRoot,
+    volumes: &BTreeMap<String, PodPath>,
+    wanted: BTreeSet<(String, String)>,
+    tell: impl Fn(&str, &str, ReadError),
+) -> Files {
+    let mut left = MAX_FILES;
+    let mut one = |volume: &str, path: &str| -> Result<File, NoFile> {
+        let place = volumes.get(volume).ok_or(NoFile::Volume)?;
+        let (file, size) = read(root, place, path, MAX_FILE.min(left)).map_err(|error| {
+            tell(volume, path, error);
+            NoFile::Unreadable
+        })?;
+        left -= size;
+        Ok(file)
+    };
+    wanted.into_iter().map(|(volume, path)| (one(&volume, &path), volume, path)).map(|(file, volume, path)| ((volume, path), file)).collect()
 }
 
 /// The files that a container's variables name.
@@ -73,8 +104,34 @@ pub(crate) fn references(c: &Container) -> impl Iterator<Item = &FileKeySelector
     c.env.iter().flatten().filter_map(|var| var.value_from.as_ref()?.file_key_ref.as_ref())
 }
 
-/// The value of a variable; empty where the file does not set it. What follows it is not looked at.
-pub(crate) fn value(content: &[u8], key: &str) -> Result<String, SyntaxError> {
+/// What a file sets, up to the line where it is no file of variables any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Variables {
+    values: BTreeMap<String, String>,
+    error: Option<SyntaxError>,
+}
+
+impl Variables {
+    pub(crate) fn read(content: &[u8]) -> Self {
+        let mut values = BTreeMap::new();
+        let keep = |name: &str, value| {
+            values.entry(name.to_owned()).or_insert(value);
+        };
+        let error = parse(content, keep).err();
+        Self { values, error }
+    }
+
+    /// The value of a variable; empty where the file does not set it. What follows it does not count.
+    pub(crate) fn value(&self, key: &str) -> Result<String, SyntaxError> {
+        match (self.values.get(key), &self.error) {
+            (Some(value), _) => Ok(value.clone()),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(String::new()),
+        }
+    }
+}
+
+fn parse(content: &[u8], mut set: impl FnMut(&str, String)) -> Result<(), SyntaxError> {
     let text = String::from_utf8_lossy(content);
     // A newline ends a line, the last one too.
     let lines = text.strip_suffix('\n').unwrap_or(&text).split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
@@ -96,9 +153,7 @@ pub(crate) fn value(content: &[u8], key: &str) -> Result<String, SyntaxError> {
         }
         if rest.starts_with([' ', '\t']) {
             // As in a shell, the variable is empty.
-            if name == key {
-                return Ok(String::new());
-            }
+            set(name, String::new());
             continue;
         }
         let mut rest = rest.strip_prefix('\'').ok_or(error("value must be enclosed in single quotes"))?;
@@ -117,21 +172,20 @@ pub(crate) fn value(content: &[u8], key: &str) -> Result<String, SyntaxError> {
         if !after.is_empty() && !after.starts_with('#') {
             return Err(SyntaxError::Line { line: at, what: "unexpected content after closing quote" });
         }
-        if name == key {
-            return Ok(value);
-        }
+        set(name, value);
     }
-    Ok(String::new())
+    Ok(())
 }
 
 /// Reads a file of variables as a container may have written it, for fuzzing.
 pub(crate) fn check(bytes: &[u8]) {
-    let found = value(bytes, "A");
+    let value = |bytes: &[u8]| Variables::read(bytes).value("A");
+    let found = value(bytes);
     if let Ok(value) = found.as_ref()
         && !value.is_empty()
     {
         assert!(!value.contains('\''), "{value:?}");
-        let again = self::value(format!("A='{value}'\n").as_bytes(), "A").expect("what was read can be written");
+        let again = Variables::read(format!("A='{value}'\n").as_bytes()).value("A").expect("what was read can be written");
         // A carriage return before a newline belongs to the newline.
         assert_eq!(again, value.replace("\r\n", "\n"));
     }
@@ -155,13 +209,32 @@ mod tests {
         std::os::unix::fs::symlink("/secret", volume.join("absolute")).unwrap();
         std::os::unix::fs::symlink("..", volume.join("up")).unwrap();
         let place = root.parse("/v").unwrap();
-        let read = |path: &str| read(&root, &place, path);
-        let found = read("./d//env").unwrap();
-        assert_eq!((found.place.as_str(), found.content.as_slice()), ("/v/d/env", b"A='1'".as_slice()));
+        let read = |path: &str| read(&root, &place, path, MAX_FILE);
+        let (found, size) = read("./d//env").unwrap();
+        assert_eq!((found.place.as_str(), found.variables.value("A"), size), ("/v/d/env", Ok("1".to_owned()), 5));
         for path in ["link", "absolute", "up/secret", "../secret", "d", "none", ""] {
             assert!(read(path).is_err(), "{path}");
         }
         assert!(matches!(read("long"), Err(ReadError::TooLong)));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_files_of_a_container_take_a_bounded_part_of_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = HostRoot::linux(dir.path()).unwrap();
+        for number in 0..6 {
+            std::fs::write(dir.path().join(number.to_string()), vec![b'#'; MAX_FILE as usize]).unwrap();
+        }
+        let volumes = BTreeMap::from([("v".to_owned(), root.parse("/").unwrap())]);
+        let selector = |path: &str| FileKeySelector { volume_name: "v".into(), path: path.into(), ..Default::default() };
+        let wanted: BTreeSet<_> = ["0", "./0", "0/.", "//0", "1", "2", "3", "4", "5"].into_iter().map(|path| place(&selector(path))).collect();
+        let told = std::cell::RefCell::new(Vec::new());
+        let files = read_all(&root, &volumes, wanted, |_, path, _| told.borrow_mut().push(path.to_owned()));
+        assert_eq!((files.len(), files.values().filter(|file| file.is_ok()).count()), (6, 4), "one file has many paths");
+        assert_eq!(told.into_inner(), ["4", "5"]);
+        let none = read_all(&root, &volumes, [("w".to_owned(), "0".to_owned())].into(), |_, _, _| unreachable!());
+        assert_eq!(none.into_values().next().unwrap().unwrap_err(), NoFile::Volume);
     }
 
     #[test]
@@ -189,9 +262,9 @@ mod tests {
             ("B='1\n2", Err(SyntaxError::Unclosed(1))),
             ("export A='1'", found("")),
         ] {
-            assert_eq!(value(text.as_bytes(), "A"), want, "{text:?}");
+            assert_eq!(Variables::read(text.as_bytes()).value("A"), want, "{text:?}");
         }
         let long = format!("\nA='{}'", "x".repeat(MAX_LINE));
-        assert_eq!(value(long.as_bytes(), "A"), Err(SyntaxError::TooLong(2)));
+        assert_eq!(Variables::read(long.as_bytes()).value("A"), Err(SyntaxError::TooLong(2)));
     }
 }

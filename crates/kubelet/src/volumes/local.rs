@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use host::{FileKind, GroupOwner, HostError, HostRoot, PathError, PodPath, Reader};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
+use tokio::sync::Semaphore;
 
 use super::devices::{Devices, Map};
 use super::plugin::{Left, Plugin, Request};
@@ -19,7 +21,14 @@ pub(crate) struct Local {
     pub root: Arc<HostRoot>,
     /// Persistent volumes of type local that are devices.
     pub devices: Devices,
+    /// Places for looks at other machines, which last as long as these are silent.
+    pub looks: Arc<Semaphore>,
 }
+
+/// Looks at other machines at once.
+pub(crate) const LOOKS: usize = 4;
+/// How long a volume waits for another machine.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// The directory of persistent volumes of type local below a pod's `volumeDevices`, and below the agent's `plugins`.
 const LOCAL: &str = "kubernetes.io~local-volume";
@@ -34,7 +43,10 @@ impl Plugin for Local {
     }
 
     fn set_up<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<PodPath, VolumeError>> {
-        std::future::ready(self.place(&request)).boxed()
+        match host_path(&request).filter(|source| is_on_share(&self.root, source)) {
+            Some(source) => self.look(source.clone()).boxed(),
+            None => std::future::ready(self.place(&request)).boxed(),
+        }
     }
 
     /// Files and what is mounted at them go with the pod's directory.
@@ -44,6 +56,21 @@ impl Plugin for Local {
 }
 
 impl Local {
+    /// Checks a path on a share beside the agent's other work.
+    async fn look(&self, source: HostPathVolumeSource) -> Result<PodPath, VolumeError> {
+        let path = source.path.clone();
+        let look = async {
+            let place = self.looks.clone().acquire_owned().await.ok();
+            let root = self.root.clone();
+            let check = tokio::task::spawn_blocking(move || (check_host_path(&root, &source), place));
+            check.await.map(|(checked, _)| checked)
+        };
+        match tokio::time::timeout(SILENCE, look).await {
+            Ok(Ok(checked)) => checked,
+            Ok(Err(_)) | Err(_) => Err(VolumeError::ShareSilent { path }),
+        }
+    }
+
     fn place(&self, request: &Request<'_>) -> Result<PodPath, VolumeError> {
         match request.claimed.map(|claimed| &claimed.source) {
             Some(Source::Path(source)) => check_host_path(&self.root, source),
@@ -191,7 +218,7 @@ pub(super) fn unsupported(volume: &Volume) -> VolumeError {
 fn check_remote(source: &HostPathVolumeSource, path: PodPath, kind: impl Fn(&str) -> Option<FileKind>) -> Result<PodPath, VolumeError> {
     let wanted = source.type_.as_deref().unwrap_or_default();
     // A pipe is none of the kinds that have a type, as upstream.
-    let found = if path.components().first().is_some_and(|name| name == ".") { None } else { kind(&path.to_string()) };
+    let found = if is_pipe(&path) { None } else { kind(&path.to_string()) };
     let is_not = |expected| Err(VolumeError::HostPathType { path: source.path.clone(), expected });
     match (wanted, found) {
         ("", _) | ("DirectoryOrCreate" | "Directory", Some(FileKind::Directory)) | ("FileOrCreate" | "File", Some(FileKind::File)) => Ok(path),
@@ -202,6 +229,25 @@ fn check_remote(source: &HostPathVolumeSource, path: PodPath, kind: impl Fn(&str
         ("BlockDevice", _) => is_not("block device"),
         (other, _) => Err(VolumeError::HostPathTypeUnknown(other.to_owned())),
     }
+}
+
+/// The path of the node that a volume is, its own or that of its claim.
+fn host_path<'a>(request: &Request<'a>) -> Option<&'a HostPathVolumeSource> {
+    match request.claimed.map(|claimed| &claimed.source) {
+        Some(Source::Path(source)) => Some(source),
+        Some(_) => None,
+        None => request.volume.host_path.as_ref(),
+    }
+}
+
+/// Whether another machine has to be asked what a path is.
+fn is_on_share(root: &HostRoot, source: &HostPathVolumeSource) -> bool {
+    let has_type = source.type_.as_deref().is_some_and(|type_| !type_.is_empty());
+    has_type && PodPath::remote(root.os(), &source.path).is_some_and(|path| !is_pipe(&path))
+}
+
+fn is_pipe(path: &PodPath) -> bool {
+    path.components().first().is_some_and(|name| name == ".")
 }
 
 /// What a path on a share is, which is below no drive of the node.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::EventType;
 use cri::v1;
 use host::{Hold, PodPath};
-use k8s_openapi::api::core::v1::{Container, FileKeySelector, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use kube_rules::expand;
 use thiserror_ext::AsReport as _;
 
@@ -14,7 +14,7 @@ use super::errors::{ConfigError, HookError, StartError};
 use super::{Note, Worker, hosts, image};
 use crate::cri_config::{self, ContainerSide, ImageUse};
 use crate::devices;
-use crate::env::file::{self, File, Files, NoFile};
+use crate::env::file::{self, Files};
 use crate::env::{self, Input};
 use crate::pod::{Event, Failed, Outcome, Start, State, WaitingReason, is_host_network, is_recursive};
 use crate::probes;
@@ -186,22 +186,25 @@ impl Worker {
         let links = self.state.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
         let services = services::variables(&self.agent.services, ns, links);
         let facts = self.facts();
-        let files = self.env_files(c);
+        let files = self.env_files(c).await;
         let input = Input { pod: &self.state.pod, container: c, sources: &sources, files: &files, services: &services, facts: &facts };
         Ok(env::environment(&input)?)
     }
 
     /// Reads the files that a container's variables name. They are written by containers: no link is followed, nothing but a file is read.
-    fn env_files(&self, c: &Container) -> Files {
-        let read = |selector: &FileKeySelector| -> Result<File, NoFile> {
-            let Some(place) = self.places.get(&selector.volume_name) else { return Err(NoFile::Volume) };
-            file::read(&self.agent.root, place, &selector.path).map_err(|error| {
-                let volume = &selector.volume_name;
-                tracing::warn!(pod = %cluster::Key::of(&*self.state.pod), volume, path = selector.path, error = %error.as_report(), "cannot read a file of variables");
-                NoFile::Unreadable
+    async fn env_files(&self, c: &Container) -> Files {
+        let wanted: BTreeSet<_> = file::references(c).map(file::place).collect();
+        if wanted.is_empty() {
+            return Files::new();
+        }
+        let (root, places, pod) = (self.agent.root.clone(), self.places.clone(), cluster::Key::of(&*self.state.pod));
+        let read = move || {
+            file::read_all(&root, &places, wanted, |volume, path, error| {
+                tracing::warn!(%pod, volume, path, error = %error.as_report(), "cannot read a file of variables");
             })
         };
-        file::references(c).map(|selector| ((selector.volume_name.clone(), selector.path.clone()), read(selector))).collect()
+        // Without an answer every file is missing.
+        tokio::task::spawn_blocking(read).await.unwrap_or_default()
     }
 
     /// The images that a container mounts as volumes, by the volume's name: they are there since its own image is.
