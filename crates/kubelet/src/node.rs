@@ -326,7 +326,7 @@ fn differs(a: &Value, b: &Value) -> bool {
 /// wrote since the agent read the Node; addresses would merge by type too, and are replaced.
 fn patch(status: &Value) -> Value {
     let mut status = status.clone();
-    if let Some(addresses) = status["addresses"].as_array_mut() {
+    if let Some(addresses) = status.get_mut("addresses").and_then(Value::as_array_mut) {
         addresses.push(json!({"$patch": "replace"}));
     }
     json!({"status": status})
@@ -512,14 +512,18 @@ impl NodeKeeper {
 
     /// Keeps status and labels true, for ever. `registered` is the Node as [`Self::register`] saw it.
     pub(crate) async fn keep(mut self, registered: Node) {
-        let mut last = serde_json::to_value(registered.status.unwrap_or_default()).unwrap_or_default();
+        // What the Node said last: the informer may not have it yet, and what others wrote there must not be taken for missing.
+        let mut old = registered.status.unwrap_or_default();
+        let mut last = serde_json::to_value(&old).unwrap_or_default();
         let mut reported = tokio::time::Instant::now();
         let mut was_ready = is_status_ready(&last);
         let mut host_network = self.health.borrow().host_network.clone();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
         loop {
             let node = self.node.get(Key::cluster(self.facts.name()));
-            let old = node.as_ref().and_then(|n| n.status.clone()).unwrap_or_default();
+            if let Some(status) = node.as_ref().and_then(|node| node.status.clone()) {
+                old = status;
+            }
             let missing = self.lists.missing().len();
             let now = self.compute(&old).await;
             // The life-cycle controller writes Unknown when the lease has not been renewed for long.
@@ -536,7 +540,8 @@ impl NodeKeeper {
                     }
                     Err(error) if cluster::is_not_found(&error) => {
                         tracing::warn!("the Node object is gone; registering again");
-                        self.register().await;
+                        old = self.register().await.status.unwrap_or_default();
+                        last = serde_json::to_value(&old).unwrap_or_default();
                     }
                     Err(error) => {
                         tracing::warn!(node = self.facts.name(), error = %error.as_report(), "updating the node's status failed; trying again");

@@ -32,7 +32,10 @@ pub(crate) async fn follow(client: cri::Client, node: Informer<Node>, name: Stri
                     tracing::warn!(pod_cidr, error = %error.as_report(), "telling the runtime the addresses of pods failed; trying again");
                     again = backoff.next_delay();
                 }
-                _ => told = Some(pod_cidr),
+                _ => {
+                    backoff.reset();
+                    told = Some(pod_cidr);
+                }
             }
         }
         tokio::select! {

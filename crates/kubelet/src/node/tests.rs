@@ -143,6 +143,7 @@ fn readiness_keeps_its_times_and_leaves_foreign_conditions_alone() {
     let sent = patch(&again)["status"].clone();
     assert!(sent["conditions"].as_array().unwrap().iter().all(|c| c["type"] != "NetworkUnavailable"), "it belongs to others");
     assert_eq!(sent["addresses"].as_array().unwrap().last(), Some(&json!({"$patch": "replace"})));
+    assert_eq!(patch(&json!({"phase": "x"})), json!({"status": {"phase": "x"}}), "addresses of others stay");
     let later = f.status(&health(true), &[], &BTreeSet::new(), &old, at(9));
     assert!(is_status_ready(&later) && differs(&later, &again));
     assert_eq!(ready_of(&later)["lastTransitionTime"], "2023-11-14T22:13:29Z");

@@ -56,6 +56,8 @@ pub struct State {
     /// Image, name and password of each pull; no name of one without credentials.
     pub auths: Vec<(String, Option<(String, String)>)>,
     pub execs: Vec<String>,
+    /// The addresses of pods that the runtime was told of.
+    pub pod_cidrs: Vec<String>,
     pub network_ready: bool,
     /// Calls that are not answered while they are here.
     pub hangs: BTreeSet<&'static str>,
@@ -507,6 +509,17 @@ cri::serve! { RuntimeService for Runtime {
         Ok(Response::new(v1::ListPodSandboxStatsResponse { stats: state.sandboxes.values().filter(|s| s.ready).map(of).collect() }))
     }
 
+    async fn update_runtime_config(&self, r: Request<v1::UpdateRuntimeConfigRequest>) -> Answer<v1::UpdateRuntimeConfigResponse> {
+        let mut state = self.state.lock().unwrap();
+        let network = r.into_inner().runtime_config.and_then(|config| config.network_config).unwrap_or_default();
+        state.pod_cidrs.push(network.pod_cidr);
+        // The next one succeeds.
+        match state.refuses.remove("UpdateRuntimeConfig") {
+            true => Err(Status::unavailable("not yet")),
+            false => Ok(Response::new(v1::UpdateRuntimeConfigResponse {})),
+        }
+    }
+
     async fn list_metric_descriptors(&self, _: Request<v1::ListMetricDescriptorsRequest>) -> Answer<v1::ListMetricDescriptorsResponse> {
         let of = |name: &str| v1::MetricDescriptor { name: name.into(), help: "Of the runtime.".into(), label_keys: vec!["id".into()] };
         let descriptors = ["container_memory_working_set_bytes", "container_sockets"].map(of).to_vec();
@@ -537,7 +550,6 @@ cri::serve! { RuntimeService for Runtime {
     attach(AttachRequest) -> AttachResponse;
     port_forward(PortForwardRequest) -> PortForwardResponse;
     pod_sandbox_stats(PodSandboxStatsRequest) -> PodSandboxStatsResponse;
-    update_runtime_config(UpdateRuntimeConfigRequest) -> UpdateRuntimeConfigResponse;
     checkpoint_container(CheckpointContainerRequest) -> CheckpointContainerResponse;
     runtime_config(RuntimeConfigRequest) -> RuntimeConfigResponse;
 } }
