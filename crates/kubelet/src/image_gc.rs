@@ -69,7 +69,8 @@ impl Known {
         if ages.max.is_zero() || now.duration_since(began) <= ages.max {
             return Vec::new();
         }
-        let is_old = |r: &Record| r.last_used.is_none_or(|at| now.duration_since(at) > ages.max);
+        // Upstream takes an image that was never used for one that was used at the beginning of time.
+        let is_old = |r: &Record| now.duration_since(r.last_used.unwrap_or(r.first_seen)) > ages.max;
         self.unused(ages.min, now).filter(|(_, r)| is_old(r)).map(|(id, r)| (id.clone(), r.size)).collect()
     }
 
@@ -299,7 +300,7 @@ mod tests {
         let old = |max, began| known.old(ages(max), t(began), t(150)).into_iter().map(|(id, _)| id).collect::<Vec<_>>();
         assert_eq!(old(100, 0), ["never", "old"], "not what is used, what is pinned, what has just come");
         assert_eq!(old(149, 0), ["never", "old"]);
-        assert_eq!(old(150, -1), ["never"]);
+        assert_eq!(old(150, -1), [""; 0], "one that was never used has the age of its coming");
         assert_eq!(old(49, 0), ["never", "old", "recent"]);
         assert_eq!(old(100, 50), [""; 0], "it has not looked for so long");
         assert_eq!(old(0, 0), [""; 0], "there is no such bound");

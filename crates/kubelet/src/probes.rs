@@ -162,6 +162,14 @@ pub(crate) struct Since {
     pub adoption: Option<Duration>,
 }
 
+impl Since {
+    /// The same so much later.
+    fn after(self, passed: Duration) -> Self {
+        let add = |time: Duration| time.saturating_add(passed);
+        Self { start: add(self.start), adoption: self.adoption.map(add) }
+    }
+}
+
 /// Starts probing a container whose state is `health`.
 pub(crate) fn start(c: Container, target: Target, health: Health, since: Since, tell: impl Fn(News) + Send + Sync + 'static) -> Prober {
     let (ending, ends) = watch::channel(false);
@@ -188,7 +196,8 @@ async fn startup(probe: &Probe, target: &Target, since: Since, tell: &impl Fn(Ne
     }
 }
 
-async fn follow(c: Container, target: Target, mut health: Health, since: Since, ends: watch::Receiver<bool>, tell: impl Fn(News) + Send + Sync) {
+async fn follow(c: Container, target: Target, mut health: Health, mut since: Since, ends: watch::Receiver<bool>, tell: impl Fn(News) + Send + Sync) {
+    let began = tokio::time::Instant::now();
     if let Some(probe) = c.startup_probe.as_ref().filter(|_| !health.started) {
         let started = tokio::select! {
             biased;
@@ -201,6 +210,7 @@ async fn follow(c: Container, target: Target, mut health: Health, since: Since, 
         }
         health.started = true;
         tell(News::Health(health));
+        since = since.after(began.elapsed());
     }
     let shared = std::sync::Mutex::new(health);
     let change = |f: &dyn Fn(&mut Health)| {

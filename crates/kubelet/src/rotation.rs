@@ -5,12 +5,12 @@
 //! successor cannot be opened gets its name back.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read as _};
 use std::sync::Arc;
 
 use cri::v1;
 use flate2::{Compression, write::GzEncoder};
-use host::{HostError, HostRoot, PathError, PodPath};
+use host::{FileKind, HostError, HostRoot, PathError, PodPath};
 use jiff::{Timestamp, tz::TimeZone};
 use thiserror_ext::AsReport as _;
 use tokio::task::JoinError;
@@ -22,6 +22,8 @@ use crate::logs;
 const COMPRESSED: &str = ".gz";
 /// Of a compression that is not finished.
 const UNFINISHED: &str = ".tmp";
+/// Bytes of a log that is compressed; a larger one stays as it is. A pod can put a file of any size there, and packing it would take hours.
+const MAX_PACKED: u64 = 1 << 30;
 
 /// Why a log could not be rotated.
 #[derive(Debug, thiserror::Error)]
@@ -161,15 +163,19 @@ async fn reopen(client: &cri::Client, id: &str) -> Result<(), RotationError> {
     client.reopen_container_log(request).await.map_err(|error| RotationError::Reopen(error.into()))
 }
 
-/// Makes room beside a log.
+/// Makes room beside a log. What is no file there is not ours. A step that fails keeps no other from being done.
 fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), HostError> {
     let Some(dir) = log.parent() else { return Ok(()) };
-    let names: Vec<String> = root.read_dir(&dir)?.into_iter().map(|(name, _)| name).collect();
+    let listed = root.read_dir(&dir)?.into_iter().filter(|(_, kind)| *kind == FileKind::File);
+    let names: Vec<String> = listed.map(|(name, _)| name).collect();
     for step in plan(name(log), &names, files) {
         tracing::debug!(%dir, "{step}");
-        match step {
-            Step::Remove(name) => root.remove_tree(&dir.join(&name)?)?,
-            Step::Compress(name) => compress(root, &dir, &name)?,
+        let done = match &step {
+            Step::Remove(name) => dir.join(name).map_err(HostError::from).and_then(|path| root.remove_tree(&path)),
+            Step::Compress(name) => compress(root, &dir, name),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%dir, error = %error.as_report(), "{step} failed; trying again");
         }
     }
     Ok(())
@@ -179,8 +185,12 @@ fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), HostError>
     let (plain, done) = (dir.join(name)?, dir.join(&format!("{name}{COMPRESSED}"))?);
     let unfinished = dir.join(&format!("{name}{UNFINISHED}"))?;
     let mut source = logs::open_at(root, &plain)?;
+    let size = source.metadata().map_err(|source| failed("measure", &plain, source))?.len();
+    if size > MAX_PACKED {
+        return Ok(());
+    }
     let mut packer = GzEncoder::new(root.open_append(&unfinished, 0o640)?, Compression::default());
-    io::copy(&mut source, &mut packer).and_then(|_| packer.finish()).map_err(|source| failed("compress", &plain, source))?;
+    io::copy(&mut (&mut source).take(MAX_PACKED), &mut packer).and_then(|_| packer.finish()).map_err(|source| failed("compress", &plain, source))?;
     root.rename(&unfinished, &done)?;
     root.remove_tree(&plain)
 }
@@ -226,8 +236,14 @@ mod tests {
         std::fs::write(dir.path().join("secret"), "s").unwrap();
         std::fs::write(dir.path().join("0.log"), "").unwrap();
         std::os::unix::fs::symlink("/secret", dir.path().join("0.log.a")).unwrap();
-        assert!(tidy(&root, &root.parse("/0.log").unwrap(), 5).is_err());
-        assert!(!dir.path().join("0.log.a.gz").exists());
+        // Nor does a directory or a file of any size keep the log from being rotated.
+        std::fs::create_dir(dir.path().join("0.log.b")).unwrap();
+        std::fs::File::create(dir.path().join("0.log.c")).unwrap().set_len(1 << 40).unwrap();
+        std::fs::write(dir.path().join("0.log.d"), "lines").unwrap();
+        tidy(&root, &root.parse("/0.log").unwrap(), 5).unwrap();
+        let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(names, ["0.log", "0.log.a", "0.log.b", "0.log.c", "0.log.d.gz", "secret"]);
     }
 
     #[cfg(unix)]

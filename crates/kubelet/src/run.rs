@@ -1,6 +1,7 @@
 //! Start-up order and wiring.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -596,6 +597,7 @@ fn configz(config: &Config) -> serde_json::Value {
         "clusterDNS": config.cluster_dns,
         "clusterDomain": config.cluster_domain,
         "maxPods": config.capacity.pods,
+        "failCgroupV1": config.groups.fail_version_1,
         "podPidsLimit": config.groups.pids.unwrap_or(-1),
         "containerRuntimeEndpoint": config.cri.endpoint(),
         "containerLogMaxSize": Quantity::from_bytes(config.logs.max_size as i64).to_string(),
@@ -604,6 +606,10 @@ fn configz(config: &Config) -> serde_json::Value {
         "imageGCLowThresholdPercent": config.images.low_percent,
         "imageMinimumGCAge": go_duration(config.images.min_age),
         "imageMaximumGCAge": go_duration(config.images.max_age),
+        "serializeImagePulls": config.image_pulls.at_once == Some(NonZeroUsize::MIN),
+        "maxParallelImagePulls": config.image_pulls.at_once.filter(|most| most.get() > 1),
+        "registryPullQPS": config.image_pulls.per_second,
+        "registryBurst": config.image_pulls.burst,
         "nodeStatusUpdateFrequency": go_duration(config.polls.node),
         "nodeStatusReportFrequency": go_duration(config.registration.report),
         "nodeLeaseDurationSeconds": config.registration.lease_seconds,

@@ -35,7 +35,6 @@ pub(crate) fn dns(node: &NodeSide, pod: &Pod) -> Dns {
     let wants_cluster = match spec.and_then(|spec| spec.dns_policy.as_deref()) {
         Some("None" | "Default") => false,
         Some("ClusterFirstWithHostNet") => true,
-        // As upstream also where a policy is unknown, which no API server lets pass.
         _ => !is_host_network(pod),
     };
     let is_none = spec.and_then(|spec| spec.dns_policy.as_deref()) == Some("None");

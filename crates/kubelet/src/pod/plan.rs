@@ -441,7 +441,8 @@ impl Plan<'_> {
                 self.kill(c, if begun { grace } else { self.left(grace) }, Why::PodEnds);
                 continue;
             }
-            if hook.is_none() {
+            // A stop that is under way for another reason has run it already.
+            if hook.is_none() && !i.memory.stops.contains_key(&c.id) {
                 self.actions.push(Action::PrepareStop(Prepare { id: c.id.clone(), container: c.name.clone(), grace }));
             }
             self.wake_at(over);

@@ -382,6 +382,12 @@ fn pre_stop_hooks_run_at_once_and_stop_signals_in_turn() {
     let mut begun = w.plan();
     begun.sort();
     assert_eq!(begun, [prepares[0], prepares[1], main]);
+    // One that is stopped for another reason already has run its hook.
+    w.memory.stops.insert("first0".into(), Stop { grace: 20, why: Why::Unhealthy, attempt: Attempt::UnderWay });
+    begun = w.plan();
+    begun.sort();
+    assert_eq!(begun, [prepares[1], main]);
+    w.memory.stops.clear();
     // All have begun: the sidecars wait, though the hook of one is over.
     w.memory.ends_since = Some(t(w.now));
     w.memory.stops.insert("c0".into(), Stop { grace: 20, why: Why::PodEnds, attempt: Attempt::UnderWay });

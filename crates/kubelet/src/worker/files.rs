@@ -47,6 +47,7 @@ impl Worker {
 
     /// Fills in the messages of ended containers, each read once.
     pub(super) fn add_messages(&mut self, observed: &mut Observed) {
+        self.messages.retain(|id, _| observed.containers.iter().any(|c| c.id == *id));
         for c in observed.containers.iter_mut().filter(|c| c.state == State::Exited) {
             if let Some(known) = self.messages.get(&c.id) {
                 c.message.clone_from(known);
