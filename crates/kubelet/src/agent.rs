@@ -160,6 +160,11 @@ impl Workers {
         self.lock().keys().cloned().collect()
     }
 
+    /// The UIDs of these pods, and of those whose workers have not ended: a worker may still stop a pod that was deleted by force.
+    fn with(&self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
+        pods.iter().map(|pod| uid(pod)).chain(self.all()).collect()
+    }
+
     /// Whether a pod has a worker.
     pub(crate) fn has(&self, uid: &str) -> bool {
         self.lock().contains_key(uid)
@@ -274,6 +279,11 @@ impl Agent {
     pub(crate) fn all_pods(&self) -> Vec<Arc<Pod>> {
         let of_api = self.pods.snapshot().into_iter().map(|(_, pod)| pod).filter(|pod| mirrored(pod).is_none());
         of_api.chain(self.statics.all()).collect()
+    }
+
+    /// The UIDs of the pods that the node has, and of those that a worker still ends: nobody else cleans up after these.
+    pub(crate) fn known_pods(&self) -> BTreeSet<String> {
+        self.workers.with(&self.all_pods())
     }
 
     fn inform(self: &Arc<Self>, tasks: &mut JoinSet<String>, (old, new): PodChange) {
@@ -399,14 +409,14 @@ impl Agent {
         }
     }
 
-    /// Ends pods that the runtime still runs but neither the API nor a manifest knows: once, after the first
+    /// Ends pods that the runtime still runs but neither the API nor a manifest knows, and no worker ends: once, after the first
     /// list of pods, and removes logs of pods that are gone. Returns those that could not be ended.
     pub(crate) async fn remove_orphans(&self) -> Result<Vec<Orphan>, cri::Error> {
         // Before the pods, so that none that comes meanwhile loses its devices, its control groups or its sandbox.
         let (logs, groups) = (self.log_directories(), self.pod_groups().await);
         let with_devices = self.devices.pods();
         let sandboxes = self.cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await?;
-        let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
+        let known = self.known_pods();
         with_devices.difference(&known).for_each(|gone| self.devices.release(gone));
         let mut orphans = Vec::new();
         for sandbox in sandboxes {
@@ -440,9 +450,9 @@ impl Agent {
         held
     }
 
-    /// The pods that have a directory, but are known neither to the API nor by a manifest.
+    /// The pods that have a directory, but are known neither to the API nor by a manifest, and have no worker.
     pub(crate) fn left_pods(&self) -> Vec<String> {
-        let known: BTreeSet<String> = self.all_pods().iter().map(|p| uid(p)).collect();
+        let known = self.known_pods();
         let listed = self.dir.join("pods").map(|dir| self.root.read_dir(&dir));
         let names = listed.ok().and_then(Result::ok).unwrap_or_default();
         names.into_iter().map(|(name, _)| name).filter(|name| !known.contains(name)).collect()
@@ -586,6 +596,8 @@ impl Looks {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
     use super::*;
 
     #[test]
@@ -607,6 +619,17 @@ mod tests {
         assert_eq!(at, [10, 30, 70, 150, 310, 630, 1270]);
         looks.without_events = true;
         assert_eq!(looks.due(poll), Some(begin + ms(2270)), "a poll");
+    }
+
+    #[test]
+    fn a_pod_is_known_as_long_as_its_worker_ends_it() {
+        let pod = |uid: &str| Arc::new(Pod { metadata: ObjectMeta { uid: Some(uid.to_owned()), ..Default::default() }, ..Default::default() });
+        let workers = Workers::default();
+        for uid in ["here", "deleted-by-force"] {
+            let hand = Hand { notes: mpsc::unbounded_channel().0, work: Arc::default() };
+            workers.lock().insert(uid.to_owned(), hand);
+        }
+        assert_eq!(workers.with(&[pod("here"), pod("new")]), ["deleted-by-force", "here", "new"].map(str::to_owned).into());
     }
 
     #[test]

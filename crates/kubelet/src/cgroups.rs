@@ -19,13 +19,13 @@ mod tests;
 pub(crate) mod tree;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube_rules::{Amounts, Quantity};
 use thiserror_ext::AsReport as _;
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 
 use crate::config::{Cgroups, Config, GroupSettings};
 use crate::cri_config::NodeSide;
@@ -77,7 +77,8 @@ pub(crate) struct Groups {
     /// Made at the first use: only then the runtime has said how it makes groups. None where the agent may make none.
     site: OnceCell<Option<Site>>,
     changed: Notify,
-    /// Groups that could not shrink yet.
+    /// Groups that could not shrink yet, with the limits that they have to get. Held while limits of a resized pod are written, so that an old
+    /// entry is never written after newer limits.
     late: Mutex<BTreeMap<Name, Limits>>,
 }
 
@@ -162,11 +163,29 @@ impl Groups {
                 Err(error) if error.is_missing() => self.run(&site.make_whole(&name)).await?,
                 made => made?,
             }
-            self.run(&site.set(&name, &self.limits(pod))).await
+            let limits = self.limits(pod);
+            let mut late = self.late.lock().await;
+            late.remove(&name);
+            match self.set(site, &name, &limits).await {
+                // Of an earlier sandbox, with files in memory.
+                Err(error @ GroupError::InUse { .. }) => {
+                    tracing::warn!(group = %name, error = %error.as_report(), "a pod's control group keeps its old memory limit; trying again");
+                    late.insert(name.clone(), Limits { memory: limits.memory, ..Limits::default() });
+                    Ok(())
+                }
+                other => other,
+            }
         };
         let result = make.await.map_err(|error| GroupError::Create { name: name.clone(), source: Box::new(error) });
         self.changed.notify_one();
         result
+    }
+
+    /// Gives the group of a pod limits, memory last: where the group uses more, the others hold all the same.
+    async fn set(&self, site: &Site, name: &Name, limits: &Limits) -> Result<(), GroupError> {
+        self.run(&site.set(name, &Limits { memory: None, ..limits.clone() })).await?;
+        apply::check_usage(&self.root, site, name, limits)?;
+        self.run(&site.set(name, &Limits { memory: limits.memory, ..Limits::default() })).await
     }
 
     fn name(&self, pod: &Pod) -> Result<Name, GroupError> {
@@ -182,8 +201,27 @@ impl Groups {
     pub(crate) async fn grow(&self, pod: &Pod) -> Result<(), GroupError> {
         let Some(site) = self.site().await? else { return Ok(()) };
         let name = self.name(pod)?;
+        let mut late = self.late.lock().await;
+        // It is of an earlier resize; `settle` writes what shrinks in this one.
+        late.remove(&name);
         let more = apply::growth(&apply::current(&self.root, site, &name)?, &self.limits(pod));
         self.run(&site.set(&name, &more)).await
+    }
+
+    /// Why the memory limit of a pod's group cannot shrink to that of the pod now (upstream `validateMemoryResizeAction`).
+    pub(crate) async fn refuses(&self, pod: &Pod) -> Option<String> {
+        let shrinking = async {
+            let Some(site) = self.site().await? else { return Ok(None) };
+            apply::shrinking(&self.root, site, &self.name(pod)?, &self.limits(pod))
+        };
+        match shrinking.await {
+            Ok(Some((wanted, Some(used)))) if used >= wanted => {
+                Some(format!("attempting to set pod memory limit ({wanted}) below current usage ({used})"))
+            }
+            Ok(Some((_, None))) => Some("missing pod memory usage".to_owned()),
+            Ok(_) => None,
+            Err(error) => Some(error.to_report_string()),
+        }
     }
 
     /// Gives a pod's group its limits, once its containers have theirs. What cannot shrink now does later.
@@ -192,9 +230,11 @@ impl Groups {
             let Some(site) = self.site().await? else { return Ok(()) };
             let name = self.name(pod)?;
             let limits = Limits { pids: None, huge_pages: None, ..self.limits(pod) };
-            let result = self.run(&site.set(&name, &limits)).await;
+            let mut late = self.late.lock().await;
+            late.remove(&name);
+            let result = self.set(site, &name, &limits).await;
             if result.is_err() {
-                self.late().insert(name, limits);
+                late.insert(name, limits);
             }
             result
         };
@@ -203,10 +243,6 @@ impl Groups {
             tracing::warn!(%pod, error = %error.as_report(), "the control group of a resized pod keeps more than the pod has; trying again");
         }
         self.changed.notify_one();
-    }
-
-    fn late(&self) -> std::sync::MutexGuard<'_, BTreeMap<Name, Limits>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the group of a pod that has ended, with what is left in it.
@@ -220,7 +256,7 @@ impl Groups {
     async fn remove_named(&self, name: &Name) -> Result<(), GroupError> {
         // Who has made none has none to remove.
         let Some(site) = self.site.get().and_then(Option::as_ref) else { return Ok(()) };
-        self.late().remove(name);
+        self.late.lock().await.remove(name);
         let removed = apply::remove(&self.root, site, name).await;
         self.changed.notify_one();
         removed

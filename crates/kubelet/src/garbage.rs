@@ -162,8 +162,7 @@ impl Agent {
         let complete = self.pods.is_synced() && self.statics.is_read();
         let pods = self.all_pods();
         // A worker may remove what it looks at, but makes nothing more of a pod that has ended.
-        let mut known: BTreeSet<String> = pods.iter().map(|pod| uid(pod)).collect();
-        known.extend(self.workers.all());
+        let known = self.known_pods();
         let holds = self.admitted();
         let over: Vec<_> = pods.iter().filter(|pod| is_terminal(pod) && !holds.contains_key(&uid(pod))).collect();
         let is_evicted = |pod: &Pod| matches!(pod.status.as_ref().and_then(|s| s.reason.as_deref()), Some("Evicted" | "Preempting"));

@@ -68,6 +68,8 @@ impl GroupError {
     pub(crate) fn is_denied(&self) -> bool {
         match self {
             GroupError::Step { source, .. } => matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem),
+            #[cfg(target_os = "linux")]
+            GroupError::Bus { source, .. } => source.is_denied(),
             _ => false,
         }
     }
@@ -131,7 +133,7 @@ fn inherit(root: &HostRoot, group: &str, file: &str) -> Result<(), HostError> {
     if value.is_empty() { Ok(()) } else { root.write_into(&own, value.as_bytes()) }
 }
 
-/// A controller that cannot be passed on is missed where it is used.
+/// Turns controllers on for the groups below. A failure is only logged: a write into a file of a missing controller fails later, and says which.
 fn enable(root: &HostRoot, group: &str, controllers: &[String]) {
     let Ok(file) = path(root, group).and_then(|group| Ok(group.join("cgroup.subtree_control")?)) else { return };
     let all: Vec<String> = controllers.iter().map(|name| format!("+{name}")).collect();
@@ -188,6 +190,31 @@ pub(super) fn current(root: &HostRoot, site: &Site, name: &Name) -> Result<Limit
             ..Limits::default()
         },
     })
+}
+
+/// Bytes of memory that a group uses, with those below it.
+pub(super) fn usage(root: &HostRoot, site: &Site, name: &Name) -> Option<i64> {
+    let file = match site.tree {
+        Tree::Split(_) => "memory.usage_in_bytes",
+        Tree::Unified(_) => "memory.current",
+    };
+    let file = site.file(name, "memory", file)?;
+    path(root, &file).and_then(|file| read(root, &file)).ok()?.parse().ok()
+}
+
+/// The memory limit of a group that is about to shrink, and what the group uses where that is known; None where the limit does not shrink.
+pub(super) fn shrinking(root: &HostRoot, site: &Site, name: &Name, limits: &Limits) -> Result<Option<(i64, Option<i64>)>, GroupError> {
+    let Some(wanted) = limits.memory.filter(|memory| *memory > 0) else { return Ok(None) };
+    let has = current(root, site, name)?.memory;
+    Ok(has.filter(|has| wanted < *has).map(|_| (wanted, usage(root, site, name))))
+}
+
+/// Refuses a memory limit below what the group uses: version 1 answers so itself, but version 2 kills processes until the rest fits.
+pub(super) fn check_usage(root: &HostRoot, site: &Site, name: &Name, limits: &Limits) -> Result<(), GroupError> {
+    match shrinking(root, site, name, limits)? {
+        Some((wanted, Some(used))) if used >= wanted => Err(GroupError::InUse { wanted: wanted.to_string(), used: used.to_string() }),
+        _ => Ok(()),
+    }
 }
 
 /// The part of `wanted` that is more than a group has.

@@ -7,6 +7,8 @@ use cluster::EventType;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube_rules::{Amounts, Quantity, pod_requests};
 use thiserror_ext::AsReport as _;
+use tokio::sync::Notify;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::limits::{self, LEAST_SHARES, Limits};
 use super::plan::{Site, Step};
@@ -62,6 +64,29 @@ pub(super) fn of_classes(pods: &Name, sums: Sums, allocatable: i64, percent: Opt
     vec![(class(pods, "Burstable"), burstable), (class(pods, "BestEffort"), best_effort)]
 }
 
+/// When the node's groups are looked at.
+pub(super) struct Turns(Interval);
+
+impl Turns {
+    pub(super) fn new() -> Self {
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Turns(ticks)
+    }
+
+    /// Waits for the next look: true at once and each [`PERIOD`], false when pods have changed.
+    pub(super) async fn next(&mut self, changed: &Notify) -> bool {
+        let gathered = async {
+            changed.notified().await;
+            tokio::time::sleep(PAUSE).await;
+        };
+        tokio::select! {
+            _ = self.0.tick() => true,
+            () = gathered => false,
+        }
+    }
+}
+
 impl Groups {
     /// Makes the groups once the runtime has said how it makes them, and keeps those of all pods true, for ever.
     pub(crate) async fn keep(self: Arc<Self>, agent: Arc<Agent>) {
@@ -71,21 +96,23 @@ impl Groups {
         }
         let mut written = BTreeMap::new();
         let mut open = self.node_work();
+        let mut turns = Turns::new();
         loop {
+            let is_due = turns.next(&self.changed).await;
             match self.site().await {
                 Ok(Some(site)) => {
-                    self.enforce(site, &agent, &mut open).await;
+                    if is_due {
+                        self.enforce(site, &agent, &mut open).await;
+                        self.shrink_late().await;
+                        // Repairs what others changed.
+                        written.clear();
+                    }
                     self.update_classes(site, &agent, &mut written).await;
                 }
                 // Nothing is to be kept.
                 Ok(None) => std::future::pending().await,
-                Err(error) => tracing::warn!(error = %error.as_report(), "cannot make the control groups of pods; trying again"),
-            }
-            tokio::time::sleep(PAUSE).await;
-            if tokio::time::timeout(PERIOD, self.changed.notified()).await.is_err() {
-                // Repairs what others changed.
-                written.clear();
-                self.shrink_late().await;
+                Err(error) if is_due => tracing::warn!(error = %error.as_report(), "cannot make the control groups of pods; trying again"),
+                Err(_) => {}
             }
         }
     }
@@ -152,20 +179,20 @@ impl Groups {
 
     /// A class that has more memory already gets no more than that (upstream `retrySetMemoryReserve`).
     fn of_class(&self, site: &Site, name: &Name, limits: &Limits) -> Vec<Step> {
-        let usage = || {
-            let file = site.file(name, "memory", if site.tree.mounts() == [super::UNIFIED] { "memory.current" } else { "memory.usage_in_bytes" })?;
-            text(&self.root, &file)?.trim().parse::<i64>().ok()
-        };
-        let memory = limits.memory.map(|memory| usage().map_or(memory, |used| used.max(memory)));
+        let memory = limits.memory.map(|memory| apply::usage(&self.root, site, name).map_or(memory, |used| used.max(memory)));
         site.set(name, &Limits { memory, ..limits.clone() })
     }
 
-    async fn shrink_late(&self) {
-        let late: Vec<(Name, Limits)> = self.late().iter().map(|(name, limits)| (name.clone(), limits.clone())).collect();
+    /// Tries again to shrink groups that could not.
+    pub(super) async fn shrink_late(&self) {
         let Ok(Some(site)) = self.site().await else { return };
-        for (name, limits) in late {
-            if self.run(&site.set(&name, &limits)).await.is_ok() {
-                self.late().remove(&name);
+        let names: Vec<Name> = self.late.lock().await.keys().cloned().collect();
+        for name in names {
+            let mut late = self.late.lock().await;
+            // A resize since then has removed or replaced the entry.
+            let Some(limits) = late.get(&name) else { continue };
+            if self.set(site, &name, limits).await.is_ok() {
+                late.remove(&name);
             }
         }
     }

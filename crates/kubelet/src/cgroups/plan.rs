@@ -51,7 +51,7 @@ pub(crate) enum Need {
     Always,
     /// Kernels without the file are fine.
     IfThere,
-    /// The kernel may refuse it as long as another value is the old one; it is written again after that.
+    /// `InvalidInput` is fine: the kernel checks the value against another one that is not written yet. A later step writes it again.
     Again,
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::keep::{Sums, of_classes};
+use super::keep::{Sums, Turns, of_classes};
 use super::*;
 
 struct Machine {
@@ -25,6 +25,18 @@ impl Machine {
             std::fs::create_dir_all(dir.path().join("sys/fs/cgroup").join(controller)).unwrap();
             table += &format!("1 2 0:3 / /sys/fs/cgroup/{controller} rw - cgroup cgroup rw,{controller}\n");
         }
+        Self::over(dir, settings, &table)
+    }
+
+    /// Version 2.
+    fn unified() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("sys/fs/cgroup")).unwrap();
+        std::fs::write(dir.path().join("sys/fs/cgroup/cgroup.controllers"), "cpu memory pids\n").unwrap();
+        Self::over(dir, GroupSettings::default(), "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    }
+
+    fn over(dir: tempfile::TempDir, settings: GroupSettings, table: &str) -> Self {
         let proc = dir.path().join(format!("proc/{}", std::process::id()));
         std::fs::create_dir_all(&proc).unwrap();
         std::fs::write(proc.join("mountinfo"), table).unwrap();
@@ -204,9 +216,95 @@ async fn a_resized_pods_group_grows_first_and_shrinks_last() {
     // One that cannot shrink is tried again.
     std::fs::remove_file(machine.at("memory", "kubepods/burstable/poda/memory.limit_in_bytes")).unwrap();
     machine.groups.settle(&pod).await;
-    assert_eq!(machine.groups.late().len(), 1);
+    assert_eq!(machine.groups.late.lock().await.len(), 1);
     machine.groups.remove(&pod).await.unwrap_err();
-    assert!(machine.groups.late().is_empty(), "what goes need not shrink");
+    assert!(machine.groups.late.lock().await.is_empty(), "what goes need not shrink");
+}
+
+/// A Burstable pod with this memory limit.
+fn limited(memory: &str) -> Pod {
+    pod("a", json!({"limits": {"cpu": "200m", "memory": memory}, "requests": {"cpu": "100m", "memory": "1000"}}))
+}
+
+#[tokio::test]
+async fn a_group_does_not_shrink_below_what_it_uses_and_does_later() {
+    let at = "kubepods/burstable/poda";
+    for (machine, limit, usage) in [
+        (Machine::new(GroupSettings::default()), "memory/kubepods/burstable/poda/memory.limit_in_bytes", "memory.usage_in_bytes"),
+        (Machine::unified(), "kubepods/burstable/poda/memory.max", "memory.current"),
+    ] {
+        machine.files(at);
+        for file in ["cpu.weight", "cpu.max", "memory.max"] {
+            std::fs::create_dir_all(machine.at("", at)).unwrap();
+            std::fs::write(machine.at("", at).join(file), "").unwrap();
+        }
+        let limit = machine.at("", limit);
+        let uses = |bytes: &str| std::fs::write(limit.with_file_name(usage), bytes).unwrap();
+        let has = || std::fs::read_to_string(&limit).unwrap().trim().to_owned();
+        std::fs::write(&limit, "4000\n").unwrap();
+        assert_eq!(machine.groups.refuses(&limited("2000")).await.as_deref(), Some("missing pod memory usage"));
+        uses("3000\n");
+        let refused = machine.groups.refuses(&limited("2000")).await;
+        assert_eq!(refused.as_deref(), Some("attempting to set pod memory limit (2000) below current usage (3000)"), "{usage}");
+        assert_eq!(machine.groups.refuses(&limited("3001")).await, None, "{usage}");
+        assert_eq!(machine.groups.refuses(&limited("5000")).await, None, "{usage}: no decrease");
+        machine.groups.settle(&limited("2000")).await;
+        assert_eq!(has(), "4000", "{usage}");
+        machine.groups.shrink_late().await;
+        assert_eq!(has(), "4000", "{usage}");
+        // A pod's next sandbox starts all the same.
+        machine.groups.ensure(&limited("2000")).await.unwrap();
+        assert_eq!(has(), "4000", "{usage}");
+        uses("1999\n");
+        machine.groups.shrink_late().await;
+        assert_eq!(has(), "2000", "{usage}");
+        assert!(machine.groups.late.lock().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_late_decrease_does_not_undo_a_later_increase() {
+    let machine = Machine::new(GroupSettings::default());
+    machine.files("kubepods/burstable/poda");
+    let limit = machine.at("memory", "kubepods/burstable/poda/memory.limit_in_bytes");
+    let usage = limit.with_file_name("memory.usage_in_bytes");
+    std::fs::write(&limit, "4000").unwrap();
+    std::fs::write(&usage, "3000").unwrap();
+    machine.groups.settle(&limited("2000")).await;
+    machine.groups.grow(&limited("6000")).await.unwrap();
+    std::fs::write(&usage, "1000").unwrap();
+    machine.groups.shrink_late().await;
+    assert_eq!(std::fs::read_to_string(&limit).unwrap(), "6000");
+    // A decrease that works leaves no earlier one either.
+    std::fs::write(&usage, "5000").unwrap();
+    machine.groups.settle(&limited("2000")).await;
+    machine.groups.settle(&limited("5500")).await;
+    std::fs::write(&usage, "1000").unwrap();
+    machine.groups.shrink_late().await;
+    assert_eq!(std::fs::read_to_string(&limit).unwrap(), "5500");
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_pods_do_not_put_the_periodic_look_off() {
+    let changed = Arc::new(Notify::new());
+    let often = changed.clone();
+    tokio::spawn(async move {
+        loop {
+            often.notify_one();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let begin = tokio::time::Instant::now();
+    let mut turns = Turns::new();
+    let (mut due, mut others) = (Vec::new(), 0);
+    while begin.elapsed() < Duration::from_secs(150) {
+        match turns.next(&changed).await {
+            true => due.push(begin.elapsed().as_secs()),
+            false => others += 1,
+        }
+    }
+    assert_eq!(due, [0, 60, 120]);
+    assert!((1000..=1500).contains(&others), "{others} looks at changes: one each {PAUSE:?}");
 }
 
 #[test]

@@ -71,7 +71,16 @@ impl Worker {
     /// Why a memory limit cannot shrink now: the kernel would end the program that has more.
     async fn refuses(&self, update: &Update) -> Option<String> {
         let (old, new) = (update.from.memory_limit, update.to.memory_limit);
-        if update.resource != Resource::Memory || new == 0 || (old != 0 && new >= old) {
+        if update.resource != Resource::Memory {
+            return None;
+        }
+        // Also where this container gets more: another one, or the pod as a whole, gets less after it.
+        if let Some(groups) = &self.agent.groups
+            && let Some(reason) = groups.refuses(&self.state.pod).await
+        {
+            return Some(format!("cannot decrease memory limits: {reason}"));
+        }
+        if new == 0 || (old != 0 && new >= old) {
             return None;
         }
         let stats = self.agent.cri.container_stats(v1::ContainerStatsRequest { container_id: update.id.clone() }).await;
