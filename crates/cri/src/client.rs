@@ -199,14 +199,15 @@ impl Client {
         self.within("StopContainer", limit, call!(self, runtime.stop_container(request))).await.map(|_| ())
     }
 
-    /// `ExecSync`: runs a program in a container and collects its output; `timeout` of zero means none but the call's own.
+    /// `ExecSync`: runs a program in a container and collects its output. With a `timeout` of zero it may run for as long as the
+    /// caller waits.
     ///
     /// # Errors
     /// As every call.
     pub async fn exec_sync(&self, id: &str, cmd: &[String], timeout: Duration) -> Result<v1::ExecSyncResponse, Error> {
         let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let request = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: cmd.to_vec(), timeout: seconds };
-        let limit = timeout.saturating_add(self.deadlines.call);
+        let limit = if timeout.is_zero() { Duration::MAX } else { timeout.saturating_add(self.deadlines.call) };
         self.within("ExecSync", limit, call!(self, runtime.exec_sync(request))).await
     }
 

@@ -124,3 +124,17 @@ async fn calls_without_an_answer_are_counted_until_they_end() {
     client.list_images(Default::default()).await.unwrap();
     assert_eq!(client.waiting(), [], "answered or given up");
 }
+
+#[tokio::test]
+async fn a_program_without_a_timeout_runs_for_as_long_as_its_caller_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("cri");
+    // It takes connections, and answers nothing.
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let deadlines = Deadlines { call: Duration::from_millis(20), pull: Duration::from_millis(20) };
+    let client = Client::with_deadlines(&format!("unix://{}", socket.display()), deadlines).unwrap();
+    let limited = client.exec_sync("c", &[], Duration::from_millis(10)).await;
+    assert!(matches!(limited, Err(Error::Deadline { call: "ExecSync", .. })), "{limited:?}");
+    let unlimited = tokio::time::timeout(Duration::from_millis(300), client.exec_sync("c", &[], Duration::ZERO)).await;
+    assert!(unlimited.is_err(), "{unlimited:?}");
+}

@@ -6,7 +6,7 @@ mod counters;
 use std::collections::BTreeMap;
 use std::io;
 
-pub use counters::{Counters, Traffic};
+pub use counters::{Counters, Traffic, meminfo};
 
 #[cfg(not(windows))]
 #[path = "machine/linux.rs"]

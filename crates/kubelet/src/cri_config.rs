@@ -77,6 +77,11 @@ pub(crate) struct NodeSide {
 const HYPER_V: &str = "experimental.windows.kubernetes.io/isolation-type";
 
 impl NodeSide {
+    /// How control groups are named.
+    pub(crate) fn driver(&self) -> Cgroups {
+        self.runtime_cgroups.get().copied().unwrap_or(self.cgroups)
+    }
+
     /// Whether the runtime starts the pod in a virtual machine of its own, which runs images of older builds too.
     pub(crate) fn isolates(&self, pod: &Pod) -> bool {
         let asked = || pod.metadata.annotations.as_ref().and_then(|all| all.get(HYPER_V)).is_some_and(|value| value == "hyperv");
@@ -227,7 +232,7 @@ fn groups_policy(context: &PodSecurityContext) -> v1::SupplementalGroupsPolicy {
 
 /// The pod's control group as the runtime is told of it; empty for one of the runtime's choice.
 fn cgroup_parent(node: &NodeSide, pod: &Pod) -> String {
-    let driver = node.runtime_cgroups.get().copied().unwrap_or(node.cgroups);
+    let driver = node.driver();
     let name = node.pod_groups.as_ref().and_then(|pods| cgroups::of_pod(pods, pod));
     name.map(|name| name.path(driver)).unwrap_or_default()
 }

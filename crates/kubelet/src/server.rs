@@ -1,8 +1,7 @@
-//! The agent's HTTPS server on :10250 (facts: upstream pkg/kubelet/server) and the plain health
-//! port on 127.0.0.1:10248.
+//! The agent's HTTPS server on :10250 (facts: upstream pkg/kubelet/server) and the plain health port.
 //!
-//! Guarantees: nothing but `/healthz` on the loopback port is served without authentication;
-//! every other request is authorised as the subresource it touches; no request body is read. Running programs in containers and
+//! Guarantees: without authentication nothing but `/healthz` on the health port is served, unless the configuration allows anonymous
+//! requests; every other request is authorised as the subresource it touches; no request body is read. Running programs in containers and
 //! reaching pods' ports takes the right to `create`, whatever the method: upstream goes by the method, so that over WebSocket `get` is
 //! enough for them.
 
@@ -42,7 +41,7 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 /// Connections served at once. The API server has one for each log that is followed; programs that run in containers count until they
 /// are connected.
 const LIMITS: Limits = Limits::new(512, 256);
-/// Connections to the health port: all come from the loopback.
+/// Connections to the health port, which is on the loopback unless configured otherwise.
 const HEALTHZ_LIMITS: Limits = Limits::new(64, 64);
 
 /// What the handlers need.

@@ -1,5 +1,6 @@
 //! `/stats/summary` and `/metrics`: what the runtime measures, and counts of our own.
 
+pub(crate) mod networks;
 mod node;
 mod started;
 mod summary;
@@ -16,7 +17,7 @@ use prometheus_client::registry::Registry;
 use crate::agent::Agent;
 pub(crate) use node::Rates;
 pub(crate) use started::Started;
-pub(crate) use summary::{Detail, container_stats, summary};
+pub(crate) use summary::{Detail, container_stats, summary, summary_of};
 
 /// The agent's own metrics, and those of its watches.
 pub(crate) fn registry(agent: &Arc<Agent>) -> Registry {

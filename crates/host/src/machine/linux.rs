@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::{fs, io};
 
-use super::{Available, Counters, Load, Machine, Traffic};
+use super::{Available, Counters, Load, Machine, Traffic, meminfo};
 
 /// The kernel's bound on process ids where it says none.
 const PID_MAX: u64 = 32_768;
@@ -13,7 +13,7 @@ pub(super) fn machine() -> io::Result<Machine> {
     let memory = fs::read_to_string("/proc/meminfo")?;
     Ok(Machine {
         processors: count(processors.trim()).ok_or_else(|| wrong("/sys/devices/system/cpu/online"))?,
-        memory: field(&memory, "MemTotal").ok_or_else(|| wrong("/proc/meminfo"))?,
+        memory: meminfo(&memory, "MemTotal").ok_or_else(|| wrong("/proc/meminfo"))?,
         huge_pages: huge_pages(),
     })
 }
@@ -51,13 +51,7 @@ fn worked(stat: &str) -> Option<u64> {
 
 /// Interfaces of /proc/net/dev but for the loopback.
 fn traffic(text: &str) -> Vec<Traffic> {
-    let of = |line: &str| {
-        let (name, numbers) = line.split_once(':')?;
-        let numbers: Vec<u64> = numbers.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let four = |at: usize| numbers.get(at..at + 4)?.try_into().ok();
-        Some(Traffic { name: name.trim().to_owned(), received: four(0)?, sent: four(8)? })
-    };
-    text.lines().skip(2).filter_map(of).filter(|own| own.name != "lo").collect()
+    Traffic::parse(text).into_iter().filter(|own| own.name != "lo").collect()
 }
 
 fn wrong(path: &str) -> io::Error {
@@ -73,16 +67,10 @@ fn count(list: &str) -> Option<u32> {
     list.split(',').map(of).try_fold(0u32, |sum, n| sum.checked_add(n?))
 }
 
-/// A line of /proc/meminfo, in bytes.
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 /// What is free, and what file cache would give back at once: the complement of cAdvisor's working set of the root.
-fn available(meminfo: &str) -> Option<Available> {
-    let capacity = field(meminfo, "MemTotal")?;
-    let available = field(meminfo, "MemFree")?.saturating_add(field(meminfo, "Inactive(file)")?);
+fn available(text: &str) -> Option<Available> {
+    let capacity = meminfo(text, "MemTotal")?;
+    let available = meminfo(text, "MemFree")?.saturating_add(meminfo(text, "Inactive(file)")?);
     Some(Available { capacity, available: available.min(capacity) })
 }
 

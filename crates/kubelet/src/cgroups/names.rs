@@ -34,6 +34,11 @@ impl Name {
         Name(self.0.iter().cloned().chain([part.to_owned()]).collect())
     }
 
+    /// The groups of classes below this one of all pods, itself among them: Guaranteed pods are right below it.
+    pub(crate) fn classes(&self) -> [Self; 3] {
+        ["Guaranteed", "Burstable", "BestEffort"].map(|qos| super::class(self, qos))
+    }
+
     /// The group of a pod below that of its class. None for UIDs whose group could not be told from another one's: systemd's names have
     /// underscores in the place of hyphens.
     pub(crate) fn pod(&self, uid: &str) -> Option<Self> {

@@ -1,5 +1,7 @@
 //! Which control groups a machine has, from its table of mounts.
 
+use host::HostRoot;
+
 /// Where version 2 has to be for programs that know only one place.
 pub(crate) const UNIFIED: &str = "/sys/fs/cgroup";
 
@@ -26,6 +28,19 @@ pub(crate) struct Hierarchy {
 }
 
 impl Tree {
+    /// Those of a node, by its table of mounts; None without any that the agent can use.
+    pub(crate) fn of(root: &HostRoot) -> Option<Self> {
+        super::read_tree(root)
+    }
+
+    /// Where the files of a controller are, those of the root of version 2 among them, which offers it to no group below.
+    pub(crate) fn place_of(&self, controller: &str) -> Option<&str> {
+        match self {
+            Tree::Split(_) => self.mount_of(controller),
+            Tree::Unified(_) => Some(UNIFIED),
+        }
+    }
+
     /// Where each hierarchy is mounted.
     pub(crate) fn mounts(&self) -> Vec<&str> {
         match self {
@@ -61,8 +76,8 @@ fn mount(line: &str) -> Option<Mount<'_>> {
     Some(Mount { at, kind, options: right.nth(1)? })
 }
 
-/// A path with its octal escapes resolved; None where it is no text.
-fn unescape(text: &str) -> Option<String> {
+/// A path of a table of mounts with its octal escapes resolved; None where it is no text.
+pub(crate) fn unescape(text: &str) -> Option<String> {
     let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((&first, more)) = rest.split_first() {
         match more.get(..3).filter(|_| first == b'\\').and_then(|octal| u8::from_str_radix(std::str::from_utf8(octal).ok()?, 8).ok()) {

@@ -22,8 +22,6 @@ pub(crate) struct Target {
     pub counts: Arc<Counts>,
 }
 
-/// An exec hook may take as long as the grace period lets it.
-const HOOK: Duration = Duration::from_secs(3600);
 /// Bytes of a command's output that are kept.
 const OUTPUT: usize = 10 << 10;
 
@@ -59,13 +57,13 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
     }
 }
 
-/// Runs a postStart or preStop handler to its end. The caller bounds the time.
+/// Runs a postStart or preStop handler to its end. Exec has no limit of its own, as upstream: the caller bounds the time.
 pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Result<(), ProbeError> {
     let verdict = if let Some(sleep) = &handler.sleep {
         tokio::time::sleep(Duration::from_secs(sleep.seconds.max(0) as u64)).await;
         Verdict::Success
     } else if let Some(exec) = &handler.exec {
-        run_exec(exec.command.clone().unwrap_or_default(), HOOK, target).await
+        run_exec(exec.command.clone().unwrap_or_default(), Duration::ZERO, target).await
     } else if let Some(http) = &handler.http_get {
         match get(http, target, Purpose::Hook).await {
             // Any answer will do, as upstream (pkg/kubelet/lifecycle).

@@ -73,25 +73,34 @@ pub(crate) fn attributes(method: &Method, path: &str) -> (&'static str, Vec<&'st
     (verb, subresources)
 }
 
+/// The token of the header `Authorization`, as upstream's bearertoken.go finds it; None of other schemes and of empty tokens.
+fn bearer_token(headers: &HeaderMap) -> Option<String> {
+    let header = String::from_utf8_lossy(headers.get(http::header::AUTHORIZATION)?.as_bytes()).into_owned();
+    let mut parts = header.trim().splitn(3, ' ');
+    let scheme = parts.next()?;
+    let token = parts.next().filter(|token| !token.is_empty())?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.to_owned())
+}
+
 impl Auth {
     pub(crate) fn new(client: kube::Client, access: Access) -> Self {
         Auth { client, access, tokens: Mutex::default(), rights: Mutex::default() }
     }
 
-    /// Who sends a request without a client certificate; None who must not.
+    /// The user of a request that has no client certificate. Returns `None` when the request must be refused as unauthenticated.
+    ///
+    /// As upstream (`DelegatingAuthenticatorConfig.New`): an invalid bearer token is refused. A request without a bearer token, or with one
+    /// that is not looked at, is anonymous where anonymous requests are allowed.
     pub(crate) async fn user_of_headers(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
-        if self.access.anonymous && !headers.contains_key(http::header::AUTHORIZATION) {
-            return Ok(Some(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() }));
+        if let Some(token) = bearer_token(headers).filter(|_| self.access.tokens) {
+            return self.user_of_token(&token).await;
         }
-        if self.access.tokens { self.user_of_token(headers).await } else { Ok(None) }
+        let anonymous = || User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..User::default() };
+        Ok(self.access.anonymous.then(anonymous))
     }
 
-    /// The user of a bearer token; None without a valid one.
-    async fn user_of_token(&self, headers: &HeaderMap) -> kube::Result<Option<User>> {
-        let header = headers.get(http::header::AUTHORIZATION).and_then(|h| h.to_str().ok());
-        let Some(token) = header.and_then(|h| h.strip_prefix("Bearer ")).filter(|t| !t.is_empty()) else {
-            return Ok(None);
-        };
+    /// The user of a bearer token; None of an invalid one.
+    async fn user_of_token(&self, token: &str) -> kube::Result<Option<User>> {
         // The digest, so that no token stays in memory longer than its request.
         let key: Digested = Sha256::digest(token).into();
         if let Some((user, at)) = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).get(&key)
@@ -188,6 +197,41 @@ mod tests {
             (Method::POST, "/portForward/a/b", ("create", vec!["proxy"])),
         ] {
             assert_eq!(attributes(&method, path), want, "{path}");
+        }
+    }
+
+    #[tokio::test]
+    async fn bearer_tokens_are_checked_and_other_requests_are_anonymous_or_refused() {
+        // An API server that knows one token.
+        let answer = |request: http::Request<kube::client::Body>| async move {
+            let review = http_body_util::BodyExt::collect(request.into_body()).await.unwrap().to_bytes();
+            let mut review: serde_json::Value = serde_json::from_slice(&review).unwrap();
+            let is_known = review["spec"]["token"] == "good";
+            review["status"] = serde_json::json!({"authenticated": is_known, "user": {"username": "somebody"}});
+            http::Response::builder().body(kube::client::Body::from(review.to_string().into_bytes()))
+        };
+        let (anonymous, somebody) = (Some("system:anonymous"), Some("somebody"));
+        for (header, with_anonymous, without) in [
+            (None, anonymous, None),
+            (Some("Basic dTpw"), anonymous, None),
+            (Some("Bearer"), anonymous, None),
+            (Some("Bearer "), anonymous, None),
+            (Some("Bearer  good"), anonymous, None),
+            (Some("Bearer good"), somebody, somebody),
+            (Some("bearer good more"), somebody, somebody),
+            (Some("Bearer bad"), None, None),
+        ] {
+            let headers: HeaderMap = header.map(|header| (http::header::AUTHORIZATION, header.parse().unwrap())).into_iter().collect();
+            for (allows, wanted) in [(true, with_anonymous), (false, without)] {
+                let client = || kube::Client::new(tower::service_fn(answer), "ns");
+                let auth = Auth::new(client(), Access { anonymous: allows, ..Access::default() });
+                let user = auth.user_of_headers(&headers).await.unwrap();
+                assert_eq!(user.map(|user| user.name).as_deref(), wanted, "{header:?}, anonymous: {allows}");
+                // Without the webhook no token is looked at.
+                let auth = Auth::new(client(), Access { anonymous: allows, tokens: false, ..Access::default() });
+                let user = auth.user_of_headers(&headers).await.unwrap();
+                assert_eq!(user.map(|user| user.name).as_deref(), anonymous.filter(|_| allows), "{header:?} without the webhook");
+            }
         }
     }
 

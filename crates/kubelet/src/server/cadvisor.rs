@@ -1,7 +1,7 @@
 //! `/metrics/cadvisor`: machine and containers under cAdvisor's names, which dashboards use.
 //!
 //! Inputs: the control groups and /proc of the node's root, where it has them; else what the runtime measures, so that the same names are
-//! filled on Windows. Families that neither gives are taken from the runtime's own metrics (CRI `ListPodSandboxMetrics`), where it has any.
+//! filled on Windows, and for containers whose groups are not where the agent makes them. Families that neither gives are taken from the runtime's own metrics (CRI `ListPodSandboxMetrics`), where it has any.
 //! Nothing is kept between two requests, and the answer is written family by family as the client reads it.
 
 mod families;
@@ -26,6 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::Body;
 use crate::agent::Agent;
 use crate::node::NodeFacts;
+use crate::stats;
 use families::{Kind, Row, head, sample, write_labels};
 
 /// Bytes of an answer that are sent at once.
@@ -37,7 +38,7 @@ struct Lists {
     containers: Vec<v1::Container>,
     sandboxes: Vec<v1::PodSandbox>,
     stats: Vec<v1::ContainerStats>,
-    /// Networks of sandboxes, which only nodes without control groups ask for.
+    /// Networks of sandboxes, for those without a control group.
     networks: Vec<v1::PodSandboxStats>,
     /// Where the runtime has its images.
     images: Option<String>,
@@ -66,10 +67,14 @@ struct Machine {
 /// The answer.
 pub(super) async fn serve(agent: &Arc<Agent>, format: Format) -> Response<Body> {
     let (lists, own) = tokio::join!(lists(agent), own(agent));
-    let failed = lists.failed;
+    let mut failed = lists.failed;
     let of = Arc::clone(agent);
     let read = tokio::task::spawn_blocking(move || (rows::rows(&of, &lists), rows::machine(&of)));
-    let (rows, machine) = read.await.unwrap_or_default();
+    let (rows, machine) = read.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "/metrics/cadvisor is without machine and containers: reading them failed");
+        failed = true;
+        Default::default()
+    });
     let (sender, receiver) = mpsc::channel::<Bytes>(2);
     let facts = Arc::clone(&agent.facts);
     tokio::spawn(async move {
@@ -99,22 +104,14 @@ async fn lists(agent: &Agent) -> Lists {
             return Lists { failed: true, ..Lists::default() };
         }
     };
-    let (stats, networks, image, images) = tokio::join!(
-        agent.cri.list_container_stats(v1::ListContainerStatsRequest { filter: None }),
+    let ((stats, failed), networks, image, images) = tokio::join!(
+        stats::container_stats(agent),
         agent.cri.list_pod_sandbox_stats(v1::ListPodSandboxStatsRequest { filter: None }),
         sandbox_image(agent, sandboxes.first()),
         agent.cri.image_fs_info(v1::ImageFsInfoRequest {}),
     );
     let images = images.ok().and_then(|info| info.image_filesystems.into_iter().next()?.fs_id).map(|id| id.mountpoint);
-    Lists {
-        containers,
-        sandboxes,
-        stats: stats.unwrap_or_default(),
-        networks: networks.unwrap_or_default(),
-        images,
-        sandbox_image: image.unwrap_or_default(),
-        failed: false,
-    }
+    Lists { containers, sandboxes, stats, networks: networks.unwrap_or_default(), images, sandbox_image: image.unwrap_or_default(), failed }
 }
 
 /// The image of a sandbox, which runtimes tell in words of their own alone.
@@ -151,9 +148,9 @@ async fn write(
     out: &mpsc::Sender<Bytes>,
 ) -> Result<(), mpsc::error::SendError<Bytes>> {
     let mut text = String::new();
-    write_machine(&mut text, facts, machine, failed, format);
     let now = Timestamp::now();
     let mut shown = BTreeSet::new();
+    write_machine(&mut text, facts, machine, failed, format, &mut shown);
     // Whole seconds, without a time of its own that could differ.
     let (name, help) = ("container_last_seen", "Last time a container was seen by the exporter");
     write_each(&mut text, name, help, rows, now.as_second() as f64, now.as_millisecond(), format);
@@ -181,9 +178,10 @@ fn write_each(text: &mut String, name: &str, help: &str, rows: &[Row], value: f6
     rows.iter().for_each(|row| sample(text, name, &row.labels, &[], value, Some(millis), format));
 }
 
-/// The machine, and whether reading containers failed.
-fn write_machine(text: &mut String, facts: &NodeFacts, machine: &Machine, failed: bool, format: Format) {
-    let mut put = |name: &str, help: &str, labels: &[(&str, &str)], value: u64| {
+/// The machine, and whether reading containers failed; adds the names to those that are shown.
+fn write_machine(text: &mut String, facts: &NodeFacts, machine: &Machine, failed: bool, format: Format, shown: &mut BTreeSet<&'static str>) {
+    let mut put = |name: &'static str, help: &str, labels: &[(&str, &str)], value: u64| {
+        shown.insert(name);
         head(text, name, help, Kind::Gauge, format);
         sample(text, name, "", labels, value as f64, None, format);
     };

@@ -49,16 +49,16 @@ fn decide(path: &str, query: &str, checks: &[Check]) -> (StatusCode, String) {
             passes = false;
         }
     }
-    if !passes {
-        tracing::warn!("the agent is not healthy:\n{lines}");
-        return (StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}healthz check failed\n"));
-    }
     let unknown: Vec<&str> = excluded.into_iter().filter(|name| !checks.iter().any(|(known, _)| known == name)).collect();
     if !unknown.is_empty() {
         lines.push_str(&format!(
             "warn: some health checks cannot be excluded: no matches for {}\n",
             unknown.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(",")
         ));
+    }
+    if !passes {
+        tracing::warn!("the agent is not healthy:\n{lines}");
+        return (StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}healthz check failed\n"));
     }
     match pairs().any(|(name, _)| name == "verbose") {
         true => (StatusCode::OK, format!("{lines}healthz check passed\n")),
@@ -90,5 +90,9 @@ mod tests {
         }
         let (_, body) = decide("/healthz", "verbose&exclude=x", &[PING]);
         assert_eq!(body, "[+]ping ok\nwarn: some health checks cannot be excluded: no matches for \"x\"\nhealthz check passed\n");
+        let (_, body) = decide("/healthz", "exclude=x", &[("syncloop", false)]);
+        let lines: Vec<&str> = body.lines().collect();
+        let warning = "warn: some health checks cannot be excluded: no matches for \"x\"";
+        assert_eq!(lines, ["[-]syncloop failed: reason withheld", warning, "healthz check failed"]);
     }
 }

@@ -56,7 +56,8 @@ impl Row {
 /// The document; it reports a runtime that does not answer.
 pub(super) async fn resource(server: &Server, format: Format) -> String {
     let agent = &server.agent;
-    let ((all, failed), summary) = tokio::join!(stats::container_stats(agent), stats::summary(agent, stats::Detail::Usage));
+    let (all, failed) = stats::container_stats(agent).await;
+    let summary = stats::summary_of(agent, stats::Detail::Usage, &all).await;
     let mut rows: Vec<Row> = all.iter().map(|stats| row(stats, &summary)).collect();
     rows.sort_by(|a, b| (&a.namespace, &a.pod, &a.container).cmp(&(&b.namespace, &b.pod, &b.container)));
     let now = jiff::Timestamp::now().as_millisecond();

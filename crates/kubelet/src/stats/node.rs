@@ -101,8 +101,19 @@ fn second(seconds: u64) -> Option<Timestamp> {
     Timestamp::from_second(i64::try_from(seconds).ok()?).ok()
 }
 
-/// Reads node and pods; networks only where `all` is asked for. Nothing of hosts that are simulated.
-pub(super) fn read(agent: &Agent, all: bool) -> (Machine, OfPods) {
+/// A time as it is shown, in whole seconds. Rates need the exact one.
+pub(super) fn whole(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// Reads node and pods, and says when; networks only where `all` is asked for. Nothing of hosts that are simulated.
+pub(super) fn read(agent: &Agent, all: bool) -> (Timestamp, Machine, OfPods) {
+    let now = Timestamp::now();
+    let (machine, pods) = read_now(agent, all);
+    (now, machine, pods)
+}
+
+fn read_now(agent: &Agent, all: bool) -> (Machine, OfPods) {
     if !agent.is_machine {
         return (Machine::default(), OfPods::new());
     }
@@ -112,7 +123,7 @@ pub(super) fn read(agent: &Agent, all: bool) -> (Machine, OfPods) {
     if all {
         machine.pids = load.and_then(|load| load.pids);
     }
-    if let Some(groups) = Groups::of(&agent.root) {
+    if let Some(groups) = Groups::of_node(agent) {
         let found = groups.all();
         of_groups(agent, &groups, &found, all, &mut machine);
         return (machine, of_pods(&groups, &found, all));
@@ -126,8 +137,7 @@ pub(super) fn read(agent: &Agent, all: bool) -> (Machine, OfPods) {
         };
         machine.memory = Some(Memory { usage, working_set, ..Memory::default() });
         if all {
-            let of = |own: host::Traffic| Interface { name: own.name, received: own.received.map(Some), sent: own.sent.map(Some) };
-            machine.interfaces = counters.interfaces.into_iter().map(of).collect();
+            machine.interfaces = counters.interfaces.into_iter().map(Interface::from).collect();
         }
     }
     if let Some(load) = load.filter(|_| agent.side.os.is_windows()) {
@@ -152,8 +162,8 @@ fn of_groups(agent: &Agent, groups: &Groups<'_>, found: &[Group], all: bool, mac
     }
     machine.swap = groups.swap_of_machine().map(|(total, free)| (total.saturating_sub(free), free));
     let own = groups.of_process(std::process::id()).filter(|own| own != "/").map(|own| ("kubelet", own, Some(agent.started)));
-    let pods = found.iter().find(|group| group.owner == Owner::Class && group.name.rfind('/') == Some(0));
-    let pods = pods.map(|group| ("pods", group.name.clone(), groups.made(&group.name).and_then(second)));
+    let pods = groups.of_pods().filter(|pods| found.iter().any(|group| group.name == *pods));
+    let pods = pods.map(|name| ("pods", name.clone(), groups.made(&name).and_then(second)));
     for (name, group, started) in own.into_iter().chain(pods) {
         let (cpu, memory) = groups.cpu_and_memory(&group);
         machine.system.push(System { name, started, cpu, memory, available: None });
@@ -207,7 +217,7 @@ pub(super) fn memory(time: &str, memory: &Memory, available: Option<u64>) -> Val
 }
 
 /// Interfaces as the API has them, the default one at the top; nothing without any.
-pub(super) fn network(time: &str, interfaces: &[Interface]) -> Option<Value> {
+pub(super) fn network(time: &str, default: Option<&Interface>, interfaces: &[Interface]) -> Option<Value> {
     let of = |own: &Interface| {
         let mut value = json!({"name": own.name});
         let all = [("rxBytes", own.received[0]), ("rxErrors", own.received[2]), ("txBytes", own.sent[0]), ("txErrors", own.sent[2])];
@@ -219,8 +229,7 @@ pub(super) fn network(time: &str, interfaces: &[Interface]) -> Option<Value> {
         value
     };
     let all: Vec<Value> = interfaces.iter().map(of).collect();
-    // Upstream's default is the one that is called eth0, if there is one.
-    let mut value = all.iter().find(|own| own["name"] == "eth0").cloned().unwrap_or_else(|| json!({"name": ""}));
+    let mut value = default.map_or_else(|| json!({"name": ""}), of);
     value["time"] = json!(time);
     (!all.is_empty()).then(|| {
         value["interfaces"] = Value::Array(all);
@@ -228,9 +237,14 @@ pub(super) fn network(time: &str, interfaces: &[Interface]) -> Option<Value> {
     })
 }
 
-/// The node's part of the document. `sum` is what its pods use together, which stands for hosts that are simulated.
+/// The default interface where nobody names one: upstream's is called eth0.
+pub(super) fn default_of(interfaces: &[Interface]) -> Option<&Interface> {
+    interfaces.iter().find(|own| own.name == "eth0")
+}
+
+/// The node's part of the document. `now` is the exact time of measurement. `sum` is what its pods use together, which stands for hosts that are simulated.
 pub(super) fn document(machine: &Machine, sum: (u64, u64, Memory), capacity: u64, now: Timestamp, rates: &mut Rates) -> Map<String, Value> {
-    let (time, at) = (now.to_string(), i64::try_from(now.as_nanosecond()).unwrap_or_default());
+    let (time, at) = (whole(now).to_string(), i64::try_from(now.as_nanosecond()).unwrap_or_default());
     let (sum_total, sum_rate, sum_memory) = sum;
     let mut value = Map::new();
     let of_machine = machine.cpu.map(|total| cpu(&time, total, rates.of("/", at, total)));
@@ -240,7 +254,7 @@ pub(super) fn document(machine: &Machine, sum: (u64, u64, Memory), capacity: u64
     if let Some((used, free)) = machine.swap {
         value.insert("swap".into(), json!({"time": time, "swapUsageBytes": used, "swapAvailableBytes": free}));
     }
-    if let Some(network) = network(&time, &machine.interfaces) {
+    if let Some(network) = network(&time, default_of(&machine.interfaces), &machine.interfaces) {
         value.insert("network".into(), network);
     }
     if let Some(pids) = machine.pids {
@@ -259,7 +273,7 @@ pub(super) fn document(machine: &Machine, sum: (u64, u64, Memory), capacity: u64
 }
 
 fn of_system(own: &System, time: &str, at: i64, rates: &mut Rates) -> Value {
-    let mut value = json!({"name": own.name, "startTime": own.started.map_or_else(|| time.to_owned(), |started| started.to_string())});
+    let mut value = json!({"name": own.name, "startTime": own.started.map_or_else(|| time.to_owned(), |started| whole(started).to_string())});
     if let Some(used) = own.cpu {
         value["cpu"] = cpu(time, used.total, rates.of(own.name, at, used.total));
     }
@@ -286,6 +300,27 @@ mod tests {
         assert_eq!(rates.of("a", 5 * second, 70), Some(20));
         rates.sweep(5 * second + KEPT);
         assert!(rates.0.is_empty());
+    }
+
+    #[test]
+    fn rates_are_of_the_exact_time_though_whole_seconds_are_shown() {
+        let mut rates = Rates::default();
+        let mut at = |millis: i64, total: u64| {
+            let kubelet = System {
+                name: "kubelet",
+                started: Timestamp::from_millisecond(1900).ok(),
+                cpu: Some(Cpu { total, user: None, system: None }),
+                memory: None,
+                available: None,
+            };
+            let machine = Machine { cpu: Some(total), system: vec![kubelet], ..Machine::default() };
+            Value::Object(document(&machine, (0, 0, Memory::default()), 100, Timestamp::from_millisecond(millis).unwrap(), &mut rates))
+        };
+        at(5900, 1000);
+        let shown = at(7100, 2200);
+        let cpu = json!({"time": "1970-01-01T00:00:07Z", "usageCoreNanoSeconds": 2200, "usageNanoCores": 1000});
+        assert_eq!((&shown["cpu"], &shown["systemContainers"][0]["cpu"]), (&cpu, &cpu));
+        assert_eq!(shown["systemContainers"][0]["startTime"], "1970-01-01T00:00:01Z");
     }
 
     #[test]

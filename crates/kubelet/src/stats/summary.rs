@@ -14,7 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 use thiserror_ext::AsReport as _;
 
-use super::node::{self, Machine, OfPods, Rates};
+use super::networks;
+use super::node::{self, Machine, OfPods, Rates, whole};
 use super::usage::Memory;
 use crate::agent::Agent;
 use crate::volumes::PodDirs;
@@ -43,9 +44,10 @@ struct Files {
 struct Input<'a> {
     node: &'a str,
     started: Timestamp,
+    /// When node and pods were measured, exactly.
     now: Timestamp,
     memory_capacity: u64,
-    containers: Vec<v1::ContainerStats>,
+    containers: &'a [v1::ContainerStats],
     sandboxes: Vec<v1::PodSandboxStats>,
     /// Pods that the agent knows, by UID.
     pods: BTreeMap<String, Arc<Pod>>,
@@ -60,10 +62,22 @@ struct Input<'a> {
     groups: OfPods,
 }
 
+impl Input<'_> {
+    /// The time of measurement as it is shown.
+    fn shown(&self) -> String {
+        whole(self.now).to_string()
+    }
+}
+
 /// Node and pods. What cannot be measured is left out and logged, and the rest shown.
 pub(crate) async fn summary(agent: &Arc<Agent>, detail: Detail) -> Value {
-    let all = detail == Detail::All;
     let (containers, _) = container_stats(agent).await;
+    summary_of(agent, detail, &containers).await
+}
+
+/// Node and pods with these containers.
+pub(crate) async fn summary_of(agent: &Arc<Agent>, detail: Detail, containers: &[v1::ContainerStats]) -> Value {
+    let all = detail == Detail::All;
     let uids: Vec<&str> = containers.iter().map(|stats| label(stats, POD_UID)).collect();
     let pods = agent.all_pods().into_iter().filter_map(|pod| Some((pod.metadata.uid.clone()?, pod)));
     let pods: BTreeMap<String, Arc<Pod>> = pods.filter(|(uid, _)| uids.contains(&uid.as_str())).collect();
@@ -80,17 +94,20 @@ pub(crate) async fn summary(agent: &Arc<Agent>, detail: Detail) -> Value {
     let (of, known) = (Arc::clone(agent), pods.clone());
     let place = images.as_ref().and_then(|images| images.fs_id.clone()).map(|id| id.mountpoint);
     let read = tokio::task::spawn_blocking(move || {
-        let (machine, groups) = node::read(&of, all);
+        let (now, machine, groups) = node::read(&of, all);
         let files = all.then(|| measure(&of.root, &of.dir, &known));
         let space = all.then(|| of.root.space(&of.dir).ok()).flatten();
         let images = place.and_then(|place| of.root.space(&of.root.parse(&place).ok()?).ok());
-        (machine, groups, files, space, images)
+        (now, machine, groups, files, space, images)
     });
-    let (machine, groups, files, space, images_space) = read.await.unwrap_or_default();
+    let (now, machine, groups, files, space, images_space) = read.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "statistics are without node and files: reading them failed");
+        (Timestamp::now(), Machine::default(), OfPods::new(), None, None, None)
+    });
     let input = Input {
         node: &agent.side.node_name,
         started: machine.started.unwrap_or(agent.started),
-        now: whole(Timestamp::now()),
+        now,
         memory_capacity: agent.side.capacity.memory_bytes,
         containers,
         sandboxes,
@@ -251,7 +268,7 @@ fn document(input: &Input<'_>, rates: &mut Rates) -> Value {
     rates.sweep(at);
     let mut pods: Vec<(String, PodSum)> = Vec::new();
     let mut node = Sum::default();
-    for stats in &input.containers {
+    for stats in input.containers {
         let uid = label(stats, POD_UID).to_owned();
         let pod = input.pods.get(&uid);
         let own = Sum::of(stats, rates);
@@ -283,11 +300,11 @@ fn document(input: &Input<'_>, rates: &mut Rates) -> Value {
 }
 
 fn node_document(input: &Input<'_>, sum: Sum, rates: &mut Rates) -> Map<String, Value> {
-    let now = input.now.to_string();
+    let now = input.shown();
     let sum = (sum.core_nanos, sum.nano_cores.unwrap_or(0), sum.memory);
     let mut value = node::document(&input.machine, sum, input.memory_capacity, input.now, rates);
     value.insert("nodeName".into(), json!(input.node));
-    value.insert("startTime".into(), json!(input.started.to_string()));
+    value.insert("startTime".into(), json!(whole(input.started).to_string()));
     if let Some(space) = input.space {
         let used = Usage { bytes: space.capacity.saturating_sub(space.available), inodes: space.inodes.saturating_sub(space.inodes_free) };
         value.insert("fs".into(), fs(&now, input.space, used));
@@ -314,7 +331,7 @@ fn container(input: &Input<'_>, stats: &v1::ContainerStats, sum: Sum, pod: Optio
     }
     let uid = label(stats, POD_UID);
     if let Some(files) = &input.files {
-        let now = input.now.to_string();
+        let now = input.shown();
         value.insert("rootfs".into(), fs(&now, input.space, layer));
         let logs = files.get(uid).and_then(|files| files.logs.get(name).copied());
         value.insert("logs".into(), fs(&now, input.space, logs.unwrap_or_default()));
@@ -323,7 +340,7 @@ fn container(input: &Input<'_>, stats: &v1::ContainerStats, sum: Sum, pod: Optio
 }
 
 fn finish(input: &Input<'_>, uid: &str, sums: PodSum) -> Value {
-    let now = input.now.to_string();
+    let now = input.shown();
     let mut value = sums.value;
     value.insert("containers".into(), Value::Array(sums.containers));
     sums.sum.put(&mut value, &now, &now);
@@ -341,7 +358,10 @@ fn finish(input: &Input<'_>, uid: &str, sums: PodSum) -> Value {
     }
     let sandbox =
         input.sandboxes.iter().find(|stats| stats.attributes.as_ref().is_some_and(|own| own.labels.get(POD_UID).is_some_and(|own| own == uid)));
-    let of_group = || node::network(&now, &input.groups.get(uid)?.interfaces);
+    let of_group = || {
+        let interfaces = &input.groups.get(uid)?.interfaces;
+        node::network(&now, node::default_of(interfaces), interfaces)
+    };
     if let Some(network) = sandbox.and_then(network).or_else(of_group) {
         value.insert("network".into(), network);
     }
@@ -353,28 +373,8 @@ fn finish(input: &Input<'_>, uid: &str, sums: PodSum) -> Value {
 
 /// The interfaces of a pod, the default one at the top.
 fn network(stats: &v1::PodSandboxStats) -> Option<Value> {
-    let (at, interfaces) = match (&stats.linux, &stats.windows) {
-        (Some(linux), _) => {
-            let network = linux.network.as_ref()?;
-            let all = network.default_interface.iter().chain(&network.interfaces);
-            let rows = all.map(|own| {
-                json!({"name": own.name, "rxBytes": number(&own.rx_bytes), "rxErrors": number(&own.rx_errors),
-                       "txBytes": number(&own.tx_bytes), "txErrors": number(&own.tx_errors)})
-            });
-            (network.timestamp, rows.collect::<Vec<_>>())
-        }
-        (None, Some(windows)) => {
-            let network = windows.network.as_ref()?;
-            let all = network.default_interface.iter().chain(&network.interfaces);
-            let rows = all.map(|own| json!({"name": own.name, "rxBytes": number(&own.rx_bytes), "txBytes": number(&own.tx_bytes)}));
-            (network.timestamp, rows.collect())
-        }
-        (None, None) => return None,
-    };
-    let mut value = interfaces.first()?.clone();
-    value["time"] = json!(time(at));
-    value["interfaces"] = Value::Array(interfaces);
-    Some(value)
+    let (at, interfaces) = networks::of_sandbox(stats)?;
+    node::network(&time(at), interfaces.first(), &interfaces)
 }
 
 /// What is used of a file system, and what it has.
@@ -391,10 +391,6 @@ fn fs(now: &str, space: Option<Space>, used: Usage) -> Value {
 
 fn both(one: Usage, other: Usage) -> Usage {
     Usage { bytes: one.bytes.saturating_add(other.bytes), inodes: one.inodes.saturating_add(other.inodes) }
-}
-
-fn whole(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 fn time(nanos: i64) -> String {
@@ -435,7 +431,11 @@ mod tests {
         }
     }
 
-    fn input(files: Option<BTreeMap<String, Files>>) -> Input<'static> {
+    fn containers() -> [v1::ContainerStats; 3] {
+        [stats("a", "one", 100, 10), stats("b", "one", 1, 1), stats("a", "two", 50, 5)]
+    }
+
+    fn input(containers: &[v1::ContainerStats], files: Option<BTreeMap<String, Files>>) -> Input<'_> {
         let second = |second| Timestamp::from_second(second).unwrap();
         let labels = [(POD_UID.to_owned(), "a".to_owned())].into_iter().collect();
         let interface = v1::WindowsNetworkInterfaceUsage { name: "eth0".into(), rx_bytes: Some(v1::UInt64Value { value: 9 }), ..Default::default() };
@@ -450,7 +450,7 @@ mod tests {
             started: second(1),
             now: second(5),
             memory_capacity: 1 << 30,
-            containers: vec![stats("a", "one", 100, 10), stats("b", "one", 1, 1), stats("a", "two", 50, 5)],
+            containers,
             sandboxes: vec![sandbox],
             pods: BTreeMap::new(),
             files,
@@ -469,7 +469,7 @@ mod tests {
             volumes: [("disk".to_owned(), (of(200), true)), ("memory".to_owned(), (of(300), false))].into(),
             own: of(4),
         };
-        let document = document(&input(Some([("a".to_owned(), files)].into())), &mut Rates::default());
+        let document = document(&input(&containers(), Some([("a".to_owned(), files)].into())), &mut Rates::default());
         let pod = &document["pods"][0];
         assert_eq!((&pod["cpu"]["usageCoreNanoSeconds"], &pod["cpu"]["usageNanoCores"]), (&json!(150), &json!(14)));
         assert_eq!((&pod["memory"]["workingSetBytes"], &pod["memory"]["usageBytes"]), (&json!(15), &json!(15)));
@@ -493,17 +493,25 @@ mod tests {
 
     #[test]
     fn a_pod_is_what_its_control_group_counts() {
-        let mut input = input(None);
+        let containers = containers();
+        let mut input = input(&containers, None);
         let of = |usage| Some(Memory { usage, working_set: usage / 2, rss: Some(3), ..Memory::default() });
         let group = node::OfPod {
             cpu: Some(crate::stats::usage::Cpu { total: 500, user: None, system: None }),
             memory: of(90),
             interfaces: vec![crate::stats::usage::Interface { name: "eth0".into(), received: [8, 0, 0, 0].map(Some), sent: [None; 4] }],
         };
+        let earlier = node::OfPod { cpu: Some(crate::stats::usage::Cpu { total: 380, user: None, system: None }), ..group.clone() };
+        let mut rates = Rates::default();
+        input.groups.insert("b".to_owned(), earlier);
+        input.now = Timestamp::from_millisecond(5900).unwrap();
+        document(&input, &mut rates);
         input.groups.insert("b".to_owned(), group);
-        let document = document(&input, &mut Rates::default());
+        input.now = Timestamp::from_millisecond(7100).unwrap();
+        let document = document(&input, &mut rates);
         let pod = &document["pods"][1];
         assert_eq!(pod["podRef"]["uid"], "b");
+        assert_eq!((&pod["cpu"]["usageNanoCores"], &pod["cpu"]["time"]), (&json!(100), &json!("1970-01-01T00:00:07Z")));
         assert_eq!(
             (&pod["cpu"]["usageCoreNanoSeconds"], &pod["memory"]["usageBytes"], &pod["memory"]["rssBytes"]),
             (&json!(500), &json!(90), &json!(3))
@@ -514,7 +522,7 @@ mod tests {
 
     #[test]
     fn files_are_left_out_where_they_are_not_asked_for() {
-        let document = document(&input(None), &mut Rates::default());
+        let document = document(&input(&containers(), None), &mut Rates::default());
         let pod = &document["pods"][0];
         for missing in [&pod["volume"], &pod["ephemeral-storage"], &pod["containers"][0]["logs"], &pod["containers"][0]["rootfs"]] {
             assert_eq!(missing, &Value::Null);

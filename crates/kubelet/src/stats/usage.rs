@@ -8,15 +8,17 @@ mod parse;
 
 use host::{FileKind, HostRoot, PodPath};
 
+use crate::agent::Agent;
+use crate::cgroups::Name;
+use crate::cgroups::tree::Tree;
+use crate::config::Cgroups;
+
 pub(crate) use parse::{Interface, Io, Pressure, Throttling};
 
-const MOUNT: &str = "/sys/fs/cgroup";
 /// Bytes of a file that are read.
 const LIMIT: u64 = 256 << 10;
 /// Most groups of one node that are looked at.
 const MOST: usize = 10_000;
-/// Where pods have theirs, by driver.
-const ROOTS: [&str; 2] = ["kubepods", "kubepods.slice"];
 /// The bound of memory that stands for none.
 const UNLIMITED: u64 = 1 << 62;
 
@@ -100,23 +102,31 @@ pub(crate) struct Group {
 /// The control groups of a node.
 pub(crate) struct Groups<'a> {
     root: &'a HostRoot,
-    unified: bool,
+    tree: Tree,
+    pods: Option<&'a Name>,
+    driver: Cgroups,
 }
 
 impl<'a> Groups<'a> {
-    /// None on nodes without control groups: those that are simulated, and Windows.
-    pub(crate) fn of(root: &'a HostRoot) -> Option<Self> {
+    /// Those of the agent's node; None on nodes without control groups: those that are simulated, and Windows.
+    pub(crate) fn of_node(agent: &'a Agent) -> Option<Self> {
+        Self::of(&agent.root, agent.side.pod_groups.as_ref(), agent.side.driver())
+    }
+
+    /// With the group of all pods, where they have one, and the driver that names groups.
+    fn of(root: &'a HostRoot, pods: Option<&'a Name>, driver: Cgroups) -> Option<Self> {
         if root.os().is_windows() {
             return None;
         }
-        let has = |file: &str| root.parse(&format!("{MOUNT}/{file}")).is_ok_and(|path| root.kind(&path).is_ok_and(|kind| kind.is_some()));
-        let unified = has("cgroup.controllers");
-        (unified || has("memory") || has("cpuacct")).then_some(Self { root, unified })
+        Some(Self { root, tree: Tree::of(root)?, pods, driver })
+    }
+
+    fn unified(&self) -> bool {
+        matches!(self.tree, Tree::Unified(_))
     }
 
     fn path(&self, controller: &str, group: &str) -> Option<PodPath> {
-        let group = group.trim_end_matches('/');
-        let path = if self.unified { format!("{MOUNT}{group}") } else { format!("{MOUNT}/{controller}{group}") };
+        let path = format!("{}{}", self.tree.place_of(controller)?, group.trim_end_matches('/'));
         self.root.parse(&path).ok()
     }
 
@@ -135,21 +145,29 @@ impl<'a> Groups<'a> {
         entries.into_iter().filter(|(_, kind)| *kind == FileKind::Directory).map(|(name, _)| name).collect()
     }
 
+    /// The group of all pods; None where they have none of their own.
+    pub(crate) fn of_pods(&self) -> Option<String> {
+        self.pods.map(|pods| pods.path(self.driver))
+    }
+
+    fn is_there(&self, group: &str) -> bool {
+        self.path("memory", group).is_some_and(|path| self.root.kind(&path).is_ok_and(|kind| kind.is_some()))
+    }
+
     /// The machine's own group, and those of pods and of their containers.
     pub(crate) fn all(&self) -> Vec<Group> {
         let mut all = vec![Group { name: "/".to_owned(), owner: Owner::Machine }];
-        let tops = self.below("");
-        let mut classes: Vec<String> = ROOTS.iter().filter(|top| tops.iter().any(|name| name == *top)).map(|top| format!("/{top}")).collect();
-        while let Some(class) = classes.pop() {
-            for name in self.below(&class) {
-                let group = format!("{class}/{name}");
-                match parse::pod(&name) {
-                    Some(pod) => self.add_pod(&mut all, group, pod),
-                    None if parse::is_class(&name) => classes.push(group),
-                    None => {}
+        for class in self.pods.into_iter().flat_map(Name::classes) {
+            let name = class.path(self.driver);
+            if !self.is_there(&name) {
+                continue;
+            }
+            for entry in self.below(&name) {
+                if let Some(pod) = class.pod_of(self.driver, &entry) {
+                    self.add_pod(&mut all, format!("{name}/{entry}"), pod);
                 }
             }
-            all.push(Group { name: class, owner: Owner::Class });
+            all.push(Group { name, owner: Owner::Class });
         }
         all.truncate(MOST);
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -174,13 +192,13 @@ impl<'a> Groups<'a> {
             threads: self.number("pids", group, "pids.current"),
             threads_max: self.number("pids", group, "pids.max").map(|most| if most == u64::MAX { 0 } else { most }),
             processes: self.processes(group).map(|all| all.len() as u64),
-            ..if self.unified { self.second(group) } else { self.first(group) }
+            ..if self.unified() { self.second(group) } else { self.first(group) }
         }
     }
 
     /// Of processors and memory alone.
     pub(crate) fn cpu_and_memory(&self, group: &str) -> (Option<Cpu>, Option<Memory>) {
-        match self.unified {
+        match self.unified() {
             true => (self.text("", group, "cpu.stat").and_then(|stat| parse::cpu(&stat)), self.memory_of_second(group)),
             false => (self.cpu_of_first(group), self.memory_of_first(group)),
         }
@@ -312,13 +330,13 @@ impl<'a> Groups<'a> {
     /// Bytes of swap that the machine has, and those that are free.
     pub(crate) fn swap_of_machine(&self) -> Option<(u64, u64)> {
         let text = String::from_utf8(self.root.read(&self.root.parse("/proc/meminfo").ok()?, LIMIT).ok()??).ok()?;
-        Some((parse::kibibytes(&text, "SwapTotal")?, parse::kibibytes(&text, "SwapFree")?))
+        Some((host::meminfo(&text, "SwapTotal")?, host::meminfo(&text, "SwapFree")?))
     }
 
     /// The group that a process is in.
     pub(crate) fn of_process(&self, id: u32) -> Option<String> {
         let path = self.root.parse(&format!("/proc/{id}/cgroup")).ok()?;
-        parse::own_group(&String::from_utf8(self.root.read(&path, LIMIT).ok()??).ok()?, self.unified)
+        parse::own_group(&String::from_utf8(self.root.read(&path, LIMIT).ok()??).ok()?, self.unified())
     }
 
     /// When a group was made, in seconds since 1970.
@@ -336,11 +354,21 @@ fn bound(bytes: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
-    /// A node's root with these files below the mount of control groups.
+    /// A node's root with these files below the mount of control groups: of version 2 where a file says so.
     fn node(files: &[(&str, &str)]) -> (tempfile::TempDir, HostRoot) {
         let dir = tempfile::tempdir().unwrap();
+        let mount = |name: &str, kind: &str| format!("1 2 0:3 / /sys/fs/cgroup{name} rw - {kind} cgroup rw,{}\n", name.trim_start_matches('/'));
+        let mounts = match files.iter().any(|(file, _)| *file == "cgroup.controllers") {
+            true => mount("", "cgroup2"),
+            false => ["/cpu", "/cpuacct", "/memory", "/pids", "/blkio"].map(|name| mount(name, "cgroup")).concat(),
+        };
+        let proc = dir.path().join(format!("proc/{}", std::process::id()));
+        std::fs::create_dir_all(&proc).unwrap();
+        std::fs::write(proc.join("mountinfo"), mounts).unwrap();
         for (file, text) in files {
             let path = dir.path().join("sys/fs/cgroup").join(file);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -378,7 +406,8 @@ mod tests {
         ];
         let files: Vec<(&str, &str)> = files.iter().map(|(file, text)| (file.as_str(), *text)).collect();
         let (_dir, root) = node(&files);
-        let groups = Groups::of(&root).unwrap();
+        let pods = Name::parse("/kubepods");
+        let groups = Groups::of(&root, Some(&pods), Cgroups::Systemd).unwrap();
         let all = groups.all();
         assert_eq!(
             all.iter().map(|group| &group.owner).collect::<Vec<_>>(),
@@ -430,7 +459,8 @@ mod tests {
                    compressed\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
         std::fs::create_dir_all(dir.path().join("proc/44/net")).unwrap();
         std::fs::write(dir.path().join("proc/44/net/dev"), dev).unwrap();
-        let groups = Groups::of(&root).unwrap();
+        let pods = Name::parse("/kubepods");
+        let groups = Groups::of(&root, Some(&pods), Cgroups::Files).unwrap();
         let all = groups.all();
         let container = all.last().unwrap();
         assert_eq!(container.owner, Owner::Container { pod: "u1".into(), id: "c1".into() });
@@ -449,6 +479,30 @@ mod tests {
     #[test]
     fn a_node_without_groups_has_none() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Groups::of(&HostRoot::linux(dir.path()).unwrap()).is_none());
+        assert!(Groups::of(&HostRoot::linux(dir.path()).unwrap(), None, Cgroups::Files).is_none());
+    }
+
+    #[test]
+    fn groups_of_pods_are_where_the_agent_makes_them() {
+        let slices = "nodes.slice/nodes-kubepods.slice/nodes-kubepods-burstable.slice/nodes-kubepods-burstable-poda_b.slice";
+        for (driver, pods, pod, class) in [
+            (Cgroups::Files, "/nodes/kubepods", "nodes/kubepods/poda-b", "/nodes/kubepods"),
+            (Cgroups::Systemd, "/nodes.slice/nodes-kubepods.slice", slices, slices.rsplit_once('/').unwrap().0),
+        ] {
+            // Pods of another agent are at the default place.
+            let files = [format!("memory/{pod}/c1/cgroup.procs"), "memory/kubepods/poda-b/c1/cgroup.procs".to_owned()];
+            let (_dir, root) = node(&[(files[0].as_str(), ""), (files[1].as_str(), "")]);
+            let name = Name::parse("/nodes/kubepods");
+            let groups = Groups::of(&root, Some(&name), driver).unwrap();
+            assert_eq!(groups.of_pods().as_deref(), Some(pods));
+            let all: BTreeMap<String, Owner> = groups.all().into_iter().map(|group| (group.name, group.owner)).collect();
+            assert_eq!(all[&format!("/{pod}/c1")], Owner::Container { pod: "a-b".into(), id: "c1".into() });
+            assert_eq!(all[&format!("/{pod}")], Owner::Pod("a-b".into()));
+            assert_eq!(all[&format!("/{}", class.trim_start_matches('/'))], Owner::Class);
+            assert!(!all.keys().any(|name| name.starts_with("/kubepods")), "{all:?}");
+            // Where pods have no groups of their own there is the machine alone.
+            let machine = Group { name: "/".into(), owner: Owner::Machine };
+            assert_eq!(Groups::of(&root, None, driver).unwrap().all(), [machine]);
+        }
     }
 }

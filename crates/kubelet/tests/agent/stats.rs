@@ -92,12 +92,20 @@ async fn the_summary_leaves_out_what_cannot_be_measured() {
     assert_eq!((&trimmed["node"]["runtime"], &trimmed["pods"][0]["volume"]), (&json!(null), &json!(null)));
     assert_eq!(trimmed["node"]["memory"]["workingSetBytes"], 1 << 20);
 
+    // The same answer of the runtime is all of a scrape.
+    world.runtime.state.lock().unwrap().stats_asked = 0;
+    assert_eq!(samples(&get(&world, "/metrics/resource").await, "resource_scrape_error", &[]), ["0"]);
+    assert_eq!(world.runtime.state.lock().unwrap().stats_asked, 1);
+
     // A list that fails because of one container is asked for in pieces, and a runtime without networks costs the network alone.
     world.runtime.state.lock().unwrap().refuses.extend(["ListContainerStats", "ListPodSandboxStats"]);
     let part = summary().await;
     assert_eq!(part["pods"][0]["podRef"]["name"], "web");
     assert_eq!((&part["pods"][0]["network"], &part["pods"][0]["containers"][0]["memory"]["usageBytes"]), (&json!(null), &json!(1 << 20)));
     assert_eq!(samples(&get(&world, "/metrics/resource").await, "resource_scrape_error", &[]), ["1"]);
+    let cadvisor = get(&world, "/metrics/cadvisor").await;
+    assert_eq!(samples(&cadvisor, "container_scrape_error", &[]), ["1"]);
+    assert_eq!(samples(&cadvisor, "container_memory_working_set_bytes", &["pod=\"web\""]), ["1048576"]);
     world.runtime.state.lock().unwrap().refuses.insert("ContainerStats");
     let part = summary().await;
     assert_eq!((&part["pods"], &part["node"]["nodeName"]), (&json!([]), &json!("win01")));

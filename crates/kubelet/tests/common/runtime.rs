@@ -69,6 +69,8 @@ pub struct State {
     pub mountpoint: String,
     /// Bytes that each container uses.
     pub memory_used: u64,
+    /// How often the usage of all containers was asked for.
+    pub stats_asked: usize,
     counter: u32,
     clock: i64,
 }
@@ -475,7 +477,8 @@ cri::serve! { RuntimeService for Runtime {
     }
 
     async fn list_container_stats(&self, _: Request<v1::ListContainerStatsRequest>) -> Answer<v1::ListContainerStatsResponse> {
-        let state = self.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
+        state.stats_asked += 1;
         let used = Some(v1::UInt64Value { value: state.memory_used });
         if state.refuses.contains("ListContainerStats") {
             return Err(Status::internal("statistics are broken"));

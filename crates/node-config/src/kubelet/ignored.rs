@@ -16,7 +16,7 @@ const TOPOLOGY: &str = "pods get processors, memory and devices of whichever NUM
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
     ("podLogsDir", "logs of pods are in /var/log/pods"),
-    ("readOnlyPort", "nothing is served without authentication but /healthz on the loopback"),
+    ("readOnlyPort", "there is no read-only port"),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
     ("enableContentionProfiling", PROFILES),

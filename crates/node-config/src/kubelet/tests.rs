@@ -63,7 +63,7 @@ fn members_without_effect_and_unknown_members_are_reported() {
     for part in [
         "strict decoding error: unknown field \"surprise\"",
         "strict decoding error: unknown field \"authentication.token\"",
-        "readOnlyPort has no effect: nothing is served without authentication",
+        "readOnlyPort has no effect: there is no read-only port",
         "featureGates.KubeletSeparateDiskGC has no effect",
         "evictionHard: containerfs.available has no",
     ] {

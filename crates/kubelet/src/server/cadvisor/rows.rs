@@ -1,6 +1,6 @@
-//! Rows of `/metrics/cadvisor`: one for each control group, or for each container and sandbox on nodes that have no control groups.
+//! Rows of `/metrics/cadvisor`: one for each control group, and for each container and sandbox whose group is not among those of pods.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
@@ -11,8 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::families::{Disk, Row, write_labels};
 use super::{Lists, Machine};
 use crate::agent::Agent;
+use crate::cgroups::tree::unescape;
 use crate::pod::resources::{self, Kernel};
-use crate::stats::usage::{Bounds, Cpu, Group, Groups, Interface, Memory, Owner, Usage};
+use crate::stats::networks;
+use crate::stats::usage::{Bounds, Cpu, Group, Groups, Memory, Owner, Usage};
 
 /// Bytes of a file of /proc that are read.
 const LIMIT: u64 = 4 << 20;
@@ -104,17 +106,29 @@ fn seconds(nanos: i64) -> Option<u64> {
 pub(super) fn rows(agent: &Agent, lists: &Lists) -> Vec<Row> {
     let known = Known::new(agent, lists);
     let places = Places::read(&agent.root);
-    match Groups::of(&agent.root) {
-        Some(groups) => {
-            let partitions = partitions(&agent.root);
-            groups.all().iter().filter_map(|group| of_group(agent, &known, &groups, &places, &partitions, group)).collect()
-        }
-        None => {
-            let containers = lists.containers.iter().map(|container| of_container(agent, &known, &places, container));
-            let sandboxes = lists.sandboxes.iter().map(|sandbox| of_sandbox(&known, sandbox));
-            containers.chain(sandboxes).collect()
-        }
+    let (mut rows, mut found) = (Vec::new(), Vec::new());
+    if let Some(groups) = Groups::of_node(agent) {
+        found = groups.all();
+        let partitions = partitions(&agent.root);
+        rows.extend(found.iter().filter_map(|group| of_group(agent, &known, &groups, &places, &partitions, group)));
     }
+    let (containers, sandboxes) = without_group(lists, &found);
+    rows.extend(containers.into_iter().map(|container| of_container(agent, &known, &places, container)));
+    rows.extend(sandboxes.into_iter().map(|sandbox| of_sandbox(&known, sandbox)));
+    rows
+}
+
+/// Containers and sandboxes that have none of the groups that were found: there are none on Windows, and those of pods may be elsewhere
+/// (`cgroupsPerQOS: false`).
+fn without_group<'a>(lists: &'a Lists, found: &[Group]) -> (Vec<&'a v1::Container>, Vec<&'a v1::PodSandbox>) {
+    let ids = found.iter().filter_map(|group| match &group.owner {
+        Owner::Container { id, .. } => Some(id.as_str()),
+        Owner::Machine | Owner::Class | Owner::Pod(_) => None,
+    });
+    let covered: HashSet<&str> = ids.collect();
+    let containers = lists.containers.iter().filter(|own| !covered.contains(own.id.as_str()));
+    let sandboxes = lists.sandboxes.iter().filter(|own| !covered.contains(own.id.as_str()));
+    (containers.collect(), sandboxes.collect())
 }
 
 fn of_group(agent: &Agent, known: &Known<'_>, groups: &Groups<'_>, places: &Places, partitions: &Partitions, group: &Group) -> Option<Row> {
@@ -206,7 +220,7 @@ fn of_sandbox(known: &Known<'_>, sandbox: &v1::PodSandbox) -> Row {
     Row {
         labels: sandbox_labels(sandbox, &format!("/{}", sandbox.id), &known.lists.sandbox_image),
         started: seconds(sandbox.created_at),
-        interfaces: stats.map(interfaces).unwrap_or_default(),
+        interfaces: stats.and_then(networks::of_sandbox).map(|(_, interfaces)| interfaces).unwrap_or_default(),
         usage: Usage { processes: stats.and_then(processes), ..Usage::default() },
         ..Row::default()
     }
@@ -216,26 +230,6 @@ fn processes(stats: &v1::PodSandboxStats) -> Option<u64> {
     let linux = stats.linux.as_ref().and_then(|own| own.process.as_ref()?.process_count);
     let windows = || stats.windows.as_ref().and_then(|own| own.process.as_ref()?.process_count);
     linux.or_else(windows).map(|count| count.value)
-}
-
-fn interfaces(stats: &v1::PodSandboxStats) -> Vec<Interface> {
-    let number = |value: &Option<v1::UInt64Value>| value.as_ref().map(|value| value.value);
-    if let Some(network) = stats.linux.as_ref().and_then(|own| own.network.as_ref()) {
-        let all = network.default_interface.iter().chain(&network.interfaces);
-        let of = |own: &v1::NetworkInterfaceUsage| Interface {
-            name: own.name.clone(),
-            received: [number(&own.rx_bytes), None, number(&own.rx_errors), None],
-            sent: [number(&own.tx_bytes), None, number(&own.tx_errors), None],
-        };
-        return all.map(of).collect();
-    }
-    let Some(network) = stats.windows.as_ref().and_then(|own| own.network.as_ref()) else { return Vec::new() };
-    let of = |own: &v1::WindowsNetworkInterfaceUsage| Interface {
-        name: own.name.clone(),
-        received: [number(&own.rx_bytes), None, None, number(&own.rx_packets_dropped)],
-        sent: [number(&own.tx_bytes), None, None, number(&own.tx_packets_dropped)],
-    };
-    network.default_interface.iter().chain(&network.interfaces).map(of).collect()
 }
 
 /// What a container wrote, and the file system that it is on.
@@ -279,8 +273,8 @@ impl Places {
     fn parse(text: &str) -> Self {
         let of = |line: &str| {
             let mut words = line.split(' ');
-            let (device, place) = (words.next()?, words.next()?);
-            Some((place.trim_end_matches('/').to_owned(), device.to_owned()))
+            let (device, place) = (unescape(words.next()?)?, unescape(words.next()?)?);
+            Some((place.trim_end_matches('/').to_owned(), device))
         };
         Self(text.lines().filter_map(of).collect())
     }
@@ -317,15 +311,11 @@ fn text(root: &HostRoot, path: &str) -> Option<String> {
 
 /// The size of the machine, or what it declares.
 pub(super) fn machine(agent: &Agent) -> Machine {
-    let swap = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("SwapTotal:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())?;
-        Some(line.saturating_mul(1024))
-    };
     Machine {
         cores: u64::try_from(agent.side.capacity.cpu_millis / 1000).unwrap_or(0),
         physical: text(&agent.root, "/proc/cpuinfo").as_deref().and_then(physical),
         memory: agent.side.capacity.memory_bytes,
-        swap: text(&agent.root, "/proc/meminfo").and_then(swap),
+        swap: text(&agent.root, "/proc/meminfo").and_then(|text| host::meminfo(&text, "SwapTotal")),
     }
 }
 
@@ -357,8 +347,27 @@ mod tests {
         for (path, device) in [("/etc", "/dev/sda1"), ("/var/log", "tmpfs"), ("/var/lib/kubelet", "/dev/sdc"), ("/var/library", "tmpfs")] {
             assert_eq!(places.device(path), device, "{path}");
         }
+        assert_eq!(Places::parse("/dev/sdd\\0401 /a\\040b ext4 rw 0 0\n").device("/a b/c"), "/dev/sdd 1");
         assert_eq!(Places::default().device(r"C:\var\lib"), "C:");
         assert_eq!(Places::default().device("/var/lib"), "");
+    }
+
+    #[test]
+    fn containers_whose_group_is_elsewhere_have_a_row_too() {
+        let container = |id: &str| v1::Container { id: id.into(), ..Default::default() };
+        let sandbox = |id: &str| v1::PodSandbox { id: id.into(), ..Default::default() };
+        let lists = Lists { containers: vec![container("a"), container("b")], sandboxes: vec![sandbox("s"), sandbox("t")], ..Lists::default() };
+        let group = |id: &str| Group { name: format!("/kubepods/podu/{id}"), owner: Owner::Container { pod: "u".into(), id: id.into() } };
+        let machine = Group { name: "/".into(), owner: Owner::Machine };
+        for (found, containers, sandboxes) in [
+            (vec![machine.clone()], &["a", "b"][..], &["s", "t"][..]),
+            (vec![machine.clone(), group("a"), group("t"), group("gone")], &["b"], &["s"]),
+            (vec![group("a"), group("b"), group("s"), group("t")], &[], &[]),
+        ] {
+            let (own, others) = without_group(&lists, &found);
+            assert_eq!(own.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(), containers);
+            assert_eq!(others.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(), sandboxes);
+        }
     }
 
     #[test]
@@ -380,13 +389,9 @@ mod tests {
         let usage = measured(&stats);
         assert_eq!(usage.cpu, Some(Cpu { total: 9, user: None, system: None }));
         assert_eq!(usage.memory, Some(Memory { usage: 5, working_set: 5, ..Memory::default() }));
-        let windows =
-            v1::WindowsNetworkInterfaceUsage { name: "eth0".into(), rx_bytes: value(3), tx_packets_dropped: value(2), ..Default::default() };
-        let network = v1::WindowsNetworkUsage { default_interface: Some(windows), ..Default::default() };
         let process = v1::WindowsProcessUsage { process_count: value(4), ..Default::default() };
-        let windows = v1::WindowsPodSandboxStats { network: Some(network), process: Some(process), ..Default::default() };
+        let windows = v1::WindowsPodSandboxStats { process: Some(process), ..Default::default() };
         let stats = v1::PodSandboxStats { windows: Some(windows), ..Default::default() };
-        assert_eq!(interfaces(&stats), [Interface { name: "eth0".into(), received: [Some(3), None, None, None], sent: [None, None, None, Some(2)] }]);
         assert_eq!(processes(&stats), Some(4));
     }
 }

@@ -1,5 +1,7 @@
 //! The kernel's files, read.
 
+use host::Traffic;
+
 /// How the quota of processor time struck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Throttling {
@@ -34,6 +36,12 @@ pub(crate) struct Interface {
     pub name: String,
     pub received: [Option<u64>; 4],
     pub sent: [Option<u64>; 4],
+}
+
+impl From<Traffic> for Interface {
+    fn from(own: Traffic) -> Self {
+        Interface { name: own.name, received: own.received.map(Some), sent: own.sent.map(Some) }
+    }
 }
 
 /// Nanoseconds of one tick of the clock that user space sees.
@@ -158,22 +166,8 @@ pub(super) fn io_of_second(text: &str) -> Vec<Io> {
 
 /// /proc/PID/net/dev, without the interfaces that cAdvisor leaves out.
 pub(crate) fn interfaces(text: &str) -> Vec<Interface> {
-    let of = |line: &str| {
-        let (name, rest) = line.split_once(':')?;
-        let name = name.trim();
-        let numbers: Vec<u64> = rest.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let four = |at: usize| Some(<[u64; 4]>::try_from(numbers.get(at..at + 4)?).ok()?.map(Some));
-        let is_hidden = HIDDEN.iter().any(|prefix| name.starts_with(prefix));
-        (!is_hidden).then_some(())?;
-        Some(Interface { name: name.to_owned(), received: four(0)?, sent: four(8)? })
-    };
-    text.lines().skip(2).filter_map(of).take(MOST).collect()
-}
-
-/// A line of /proc/meminfo, in bytes.
-pub(super) fn kibibytes(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    let is_shown = |own: &Traffic| !HIDDEN.iter().any(|prefix| own.name.starts_with(prefix));
+    Traffic::parse(text).into_iter().filter(is_shown).map(Interface::from).take(MOST).collect()
 }
 
 /// The group in /proc/PID/cgroup: the only one of version 2, or that of memory.
@@ -185,19 +179,6 @@ pub(super) fn own_group(text: &str, unified: bool) -> Option<String> {
         is_it.then(|| path.to_owned())
     };
     text.lines().find_map(of)
-}
-
-/// The UID of the pod that a group is named for: `podUID`, or `kubepods-burstable-podUID.slice` with underscores.
-pub(super) fn pod(name: &str) -> Option<String> {
-    match name.strip_suffix(".slice") {
-        Some(slice) => Some(slice.strip_prefix("kubepods")?.rsplit_once("-pod")?.1.replace('_', "-")),
-        None => Some(name.strip_prefix("pod")?.to_owned()),
-    }
-}
-
-/// Whether a group is of a class of pods.
-pub(super) fn is_class(name: &str) -> bool {
-    matches!(name, "besteffort" | "burstable" | "kubepods-besteffort.slice" | "kubepods-burstable.slice")
 }
 
 /// The id of the container that a group is named for: `ID`, or `cri-containerd-ID.scope`. CRI-O's own helper processes are none.
@@ -214,17 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_both_drivers_tell_whose_a_group_is() {
-        for (name, owner) in [
-            ("pod123-4", Some("123-4")),
-            ("kubepods-pod123_4.slice", Some("123-4")),
-            ("kubepods-besteffort-pod123_4.slice", Some("123-4")),
-            ("kubepods-besteffort.slice", None),
-            ("besteffort", None),
-            ("system.slice", None),
-        ] {
-            assert_eq!(pod(name).as_deref(), owner, "{name}");
-        }
+    fn groups_are_named_for_containers() {
         for (name, id) in [
             ("0abc", Some("0abc")),
             ("cri-containerd-0abc.scope", Some("0abc")),
@@ -238,16 +209,17 @@ mod tests {
     }
 
     #[test]
-    fn processes_and_swap_are_read() {
+    fn the_group_of_a_process_is_read() {
         let text = "9:name=systemd:/a\n4:cpu,memory:/b:c\n0::/d\n";
         assert_eq!((own_group(text, false).as_deref(), own_group(text, true).as_deref()), (Some("/b:c"), Some("/d")));
         assert_eq!(own_group("x\n", true), None);
-        assert_eq!((kibibytes("SwapTotal:  4 kB\nSwapFree: x kB\n", "SwapTotal"), kibibytes("SwapFree: x kB\n", "SwapFree")), (Some(4096), None));
     }
 
     #[test]
     fn texts_of_another_form_are_left_out() {
-        assert_eq!(interfaces("a\nb\n  eth0: 1 2\n bad\n eth1: x 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"), []);
+        let zeros = " 0".repeat(16);
+        let dev = format!("a\nb\n lo:{zeros}\n veth1:{zeros}\n eth0:{zeros}\n");
+        assert_eq!(interfaces(&dev), [Interface { name: "eth0".into(), received: [Some(0); 4], sent: [Some(0); 4] }]);
         assert_eq!(
             io_of_second("8:0\nx rbytes=1\n8:1 rbytes=x wbytes=2\n"),
             [Io { device: (8, 0), ..Io::default() }, Io { device: (8, 1), write_bytes: 2, ..Io::default() }]
