@@ -28,9 +28,18 @@ pub fn settle(ns: &NetNs) {
     links.iter().for_each(|link| drop(rtnl.link(&link.name).unwrap()));
 }
 
+/// Links made in `ns` from now on use their IPv6 addresses at once. A link asks for no neighbour while its link-local address is being
+/// checked, which takes up to two seconds, and a packet to forward waits for three at most.
+fn without_dad(ns: &NetNs) {
+    sysctl::set_in(ns, "net.ipv6.conf.default.accept_dad", "0").unwrap();
+}
+
 /// A new namespace behind a pair of links from this one: the name and the addresses of the link here, and those of the link there.
 pub fn neighbour(here: (&str, &[&str]), there: (&str, &[&str])) -> NetNs {
     let ns = NetNs::new_anonymous().unwrap();
+    for side in [&NetNs::current().unwrap(), &ns] {
+        without_dad(side);
+    }
     let (near, far) = (Rtnl::open().unwrap(), Rtnl::open_in(&ns).unwrap());
     near.add_veth(here.0, there.0, Some(&ns)).unwrap();
     set_up(&near, here.0, here.1);
@@ -47,9 +56,8 @@ pub fn route(rtnl: &Rtnl, prefix: &str, gateway: &str) {
 /// `podN` on `bridge`. Its gateways end with 1. IPv6 has no proxy for neighbours of an isolated port, so all of it goes through the node.
 pub fn pod(node: &Rtnl, bridge: u32, n: usize, port: BridgePort) -> NetNs {
     let ns = NetNs::new_anonymous().unwrap();
-    for name in ["accept_dad", "accept_redirects"] {
-        sysctl::set_in(&ns, &format!("net.ipv6.conf.default.{name}"), "0").unwrap();
-    }
+    without_dad(&ns);
+    sysctl::set_in(&ns, "net.ipv6.conf.default.accept_redirects", "0").unwrap();
     let name = format!("pod{n}");
     node.add_veth(&name, "eth0", Some(&ns)).unwrap();
     let index = node.link(&name).unwrap().unwrap().index;
