@@ -205,7 +205,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Members<A> {
     }
 }
 
-/// A member's name, copied only where its text is not its spelling.
+/// A member's name, copied only if the JSON string has escapes.
 struct Name<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Name<'de> {

@@ -152,7 +152,7 @@ async fn host_process(dir: PathBuf) {
     assert_eq!(code, 0, "{text}");
     let mut asked = [0; 64];
     let length = std::io::Read::read(&mut requests, &mut asked).unwrap();
-    assert_eq!(std::str::from_utf8(&asked[..length]).unwrap(), "restart 60\n");
+    assert_eq!(std::str::from_utf8(&asked[..length]).unwrap(), "\nrestart 60\n");
     std::fs::write(dir.join("power/pending"), "").unwrap();
     let (code, text) = own("again", true, "shutdown /s").await;
     assert!(code == 1 && text.contains("A system shutdown has already been scheduled.(1190)"), "{code} {text}");

@@ -39,9 +39,6 @@ impl Default for Deadlines {
 /// Largest message upstream's client accepts (`cri-client/pkg/remote_runtime.go`).
 const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
-/// The calls of CRI's image service.
-const IMAGE_CALLS: [&str; 5] = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
-
 /// A runtime in this process, with its events.
 type Runtime = dyn RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>>;
 
@@ -84,12 +81,18 @@ macro_rules! call {
     };
 }
 
+/// Where each service is, as it was given; for errors.
+#[derive(Clone, Debug)]
+struct Endpoints {
+    runtime: Arc<str>,
+    images: Arc<str>,
+}
+
 /// A client of one runtime. Clones share its connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
-    endpoint: Arc<str>,
-    images_endpoint: Arc<str>,
+    endpoints: Endpoints,
     deadlines: Deadlines,
     calls: Arc<Calls>,
 }
@@ -122,7 +125,7 @@ impl Client {
     /// When the address has none of the known forms.
     pub fn with_images(mut self, endpoint: &str) -> Result<Self, EndpointError> {
         let endpoint: Endpoint = endpoint.parse()?;
-        self.images_endpoint = endpoint.to_string().into();
+        self.endpoints.images = endpoint.to_string().into();
         if let Transport::Connection { images, .. } = &mut self.transport {
             *images = ImageServiceClient::new(channel(endpoint)).max_decoding_message_size(MAX_MESSAGE);
         }
@@ -139,13 +142,13 @@ impl Client {
     }
 
     fn over(endpoint: Arc<str>, deadlines: Deadlines, transport: Transport) -> Self {
-        let images_endpoint = endpoint.clone();
-        Self { transport, endpoint, images_endpoint, deadlines, calls: Arc::default() }
+        let endpoints = Endpoints { runtime: endpoint.clone(), images: endpoint };
+        Self { transport, endpoints, deadlines, calls: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.
     pub fn endpoint(&self) -> &str {
-        &self.endpoint
+        &self.endpoints.runtime
     }
 
     /// Calls without an answer so far, of this client and its clones, the oldest first.
@@ -167,7 +170,7 @@ impl Client {
             }
             Transport::Direct { runtime, .. } => runtime.get_container_events(Request::new(request)).await.map(Response::into_inner),
         };
-        answer.map_err(|status| Error::from_status("GetContainerEvents", &self.endpoint, &status))
+        answer.map_err(|status| Error::from_status("GetContainerEvents", &self.endpoints.runtime, &status))
     }
 
     pub(crate) async fn open_containerd_events(&self) -> Result<Streaming<Envelope>, Error> {
@@ -175,12 +178,18 @@ impl Client {
             Transport::Connection { channel, .. } => containerd::subscribe(channel.clone()).await,
             Transport::Direct { .. } => Err(Status::unimplemented("a runtime in this process has no events of containerd")),
         };
-        answer.map_err(|status| Error::from_status("Subscribe", &self.endpoint, &status))
+        answer.map_err(|status| Error::from_status("Subscribe", &self.endpoints.runtime, &status))
     }
 
-    async fn within<T>(&self, call: &'static str, limit: Duration, answer: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Error> {
+    /// The answer to a call of the service at `endpoint`.
+    async fn within<T>(
+        &self,
+        endpoint: &str,
+        call: &'static str,
+        limit: Duration,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
         let _counted = self.calls.begin(call);
-        let endpoint = if IMAGE_CALLS.contains(&call) { &self.images_endpoint } else { &self.endpoint };
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(Error::from_status(call, endpoint, &status)),
@@ -196,7 +205,7 @@ impl Client {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = v1::StopContainerRequest { container_id: id.to_owned(), timeout };
         let limit = grace.saturating_add(self.deadlines.call);
-        self.within("StopContainer", limit, call!(self, runtime.stop_container(request))).await.map(|_| ())
+        self.within(&self.endpoints.runtime, "StopContainer", limit, call!(self, runtime.stop_container(request))).await.map(|_| ())
     }
 
     /// `ExecSync`: runs a program in a container and collects its output. With a `timeout` of zero it may run for as long as the
@@ -208,7 +217,7 @@ impl Client {
         let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let request = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: cmd.to_vec(), timeout: seconds };
         let limit = if timeout.is_zero() { Duration::MAX } else { timeout.saturating_add(self.deadlines.call) };
-        self.within("ExecSync", limit, call!(self, runtime.exec_sync(request))).await
+        self.within(&self.endpoints.runtime, "ExecSync", limit, call!(self, runtime.exec_sync(request))).await
     }
 
     /// `CreateContainer` with parts of images for mounts, by their path in the container: `Mount.image_sub_path`, which runtimes have since CRI of Kubernetes 1.33.
@@ -226,7 +235,7 @@ impl Client {
                 Transport::Direct { runtime, .. } => runtime.create_container(Request::new(request)).await,
             }
         };
-        Ok(self.within("CreateContainer", self.deadlines.call, answer).await?.container_id)
+        Ok(self.within(&self.endpoints.runtime, "CreateContainer", self.deadlines.call, answer).await?.container_id)
     }
 
     /// `PullImage`; the answer is the reference to run by.
@@ -234,7 +243,7 @@ impl Client {
     /// # Errors
     /// As every call.
     pub async fn pull_image(&self, request: v1::PullImageRequest) -> Result<String, Error> {
-        let answer = self.within("PullImage", self.deadlines.pull, call!(self, images.pull_image(request))).await?;
+        let answer = self.within(&self.endpoints.images, "PullImage", self.deadlines.pull, call!(self, images.pull_image(request))).await?;
         Ok(answer.image_ref)
     }
 }
@@ -249,7 +258,7 @@ macro_rules! calls {
                 /// # Errors
                 /// When the runtime refuses, fails, is away or is late.
                 pub async fn $method(&self, request: v1::$request) -> Result<$answer, Error> {
-                    let answer = self.within($call, self.deadlines.call, call!(self, $service.$method(request))).await?;
+                    let answer = self.within(&self.endpoints.$service, $call, self.deadlines.call, call!(self, $service.$method(request))).await?;
                     calls!(@answer answer $call $(, $field $($required)?)?)
                 }
             )*

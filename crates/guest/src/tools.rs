@@ -45,7 +45,7 @@ pub const INSTALLED: &[&str] = &[
 ];
 
 pub use nltest::DOMAIN;
-pub use shutdown::{PENDING, POWER, REQUEST};
+pub use shutdown::{LONGEST, PENDING, POWER, REQUEST};
 
 /// A path below the root that Linux gives a container, as programs in Wine name it.
 fn inside(path: &str) -> PathBuf {

@@ -79,8 +79,13 @@ impl PodPath {
         if components.last().is_some_and(String::is_empty) {
             components.pop();
         }
-        let is_plain = |name: &String| !matches!(name.as_str(), "" | "." | "..") && windows_name_problem(name).is_none();
-        let is_pipe = matches!(&components[..], [dot, pipe, name, ..] if dot == "." && pipe.eq_ignore_ascii_case("pipe") && !name.is_empty());
+        // Windows resolves `.` and `..` in a pipe's path too, out of the pipes, and drops dots and blanks at an end.
+        let is_name = |name: &String| !name.trim_matches(['.', ' ']).is_empty();
+        let is_pipe = match &components[..] {
+            [dot, pipe, names @ ..] => dot == "." && pipe.eq_ignore_ascii_case("pipe") && !names.is_empty() && names.iter().all(is_name),
+            _ => false,
+        };
+        let is_plain = |name: &String| is_name(name) && windows_name_problem(name).is_none();
         let is_share = components.len() >= 2 && components.iter().all(is_plain);
         let has_control = components.iter().any(|name| name.chars().any(char::is_control));
         ((is_pipe && !has_control) || is_share).then_some(PodPath { drive: Some(REMOTE), components })
@@ -239,6 +244,15 @@ mod tests {
             r"\\.\PhysicalDrive0",
             r"\\.\pipe",
             r"\\.\pipe\",
+            r"\\.\pipe\..\C:\secret",
+            r"\\.\pipe\x\..\..\C:\secret",
+            r"\\.\pipe\x\..",
+            r"\\.\pipe\.. \x",
+            "//./pipe/../C:/secret",
+            r"\\.\pipe\.\x",
+            r"\\.\pipe\x\.\y",
+            r"\\.\pipe\\x",
+            r"\\.\pipe\x\\y",
             "\\\\.\\pipe\\a\0b",
             r"\\server\share\x:y",
             r"\\\x\y",

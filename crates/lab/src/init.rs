@@ -3,6 +3,7 @@
 //! Single-threaded (but for a thread that only marks a namespace): one loop waits for signals, the supervisor, readiness and timers. Its life hangs
 //! on the supervisor's socket: when that ends, for whatever reason, init ends everything.
 
+mod kill;
 mod network;
 mod power;
 mod process;
@@ -19,6 +20,7 @@ use linux_sys::signal::{Signal, Signals, reap};
 use linux_sys::{fdpass, mount, ns};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::dir::Dirs;
 use crate::lan;
 use crate::protocol::{Command, Event, InitConfig};
 use power::Power;
@@ -89,7 +91,7 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     }
     send(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
     let fds = config.fds.iter().cloned().zip(fds).collect();
-    let mut power = Power::make(&config.run, &hosts)?;
+    let mut power = Power::make(&Dirs { dir: config.dir, run: config.run.clone() }, &hosts)?;
     let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
     let ending = watch(socket, &signals, &mut processes, &mut power);
     end(socket, &signals, &mut processes, &config.run, ending);

@@ -13,6 +13,8 @@ use crate::lan::Host;
 pub struct InitConfig {
     /// RUN; `RUN/ns` is mounted by then.
     pub run: PathBuf,
+    /// DIR, with the directories of hosts.
+    pub dir: PathBuf,
     /// Hosts on the LAN.
     pub hosts: Vec<Host>,
     /// Hosts with a second adapter, without an address, on a network of its own.

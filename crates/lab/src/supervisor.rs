@@ -139,6 +139,7 @@ fn try_start(config: LabConfig) -> Result<Lab, LabError> {
     let lock = names.iter().position(|name| name == LOCK).and_then(|at| fds[at].try_clone().ok());
     let init_config = InitConfig {
         run: dirs.run.clone(),
+        dir: dirs.dir.clone(),
         hosts,
         two_adapters,
         gateway: GATEWAY,

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
     match args.first().map(String::as_str) {
         Some("lab-init") => return lab::init::main(Path::new(args.last().unwrap())),
         Some("supervise") => return supervise(Path::new(&args[1])),
+        Some("shim") => return programs::shim(&args),
         Some("program") => return programs::run(&args[1], &args[2..]),
         Some("--list") => {
             TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
@@ -429,7 +430,14 @@ fn hosts_go_down_and_start_again_when_asked() {
     fs::create_dir_all(&bench.dirs.dir).unwrap();
     let mut agent = bench.program("agent", "n1", &["power", bench.dirs.dir.to_str().unwrap(), ""]);
     agent.power_ms = 60_000;
-    let lab = bench.start(vec![agent, bench.program("n1", "n1", &["sleep"]), bench.program("n2", "n2", &["sleep"])]);
+    let (pod, other_pod, child) = (bench.out("pod"), bench.out("other"), bench.out("child"));
+    let shim = |host: &str, out: &Path| {
+        let dir = bench.dirs.host(host).join("cri/sandboxes/a");
+        bench.program(&format!("{host}/runtime"), host, &["leave-shim", dir.to_str().unwrap(), out.to_str().unwrap()])
+    };
+    let apart = bench.program("apart", "n1", &["keep-apart", child.to_str().unwrap()]);
+    let (n1, n2) = (bench.program("n1", "n1", &["sleep"]), bench.program("n2", "n2", &["sleep"]));
+    let lab = bench.start(vec![agent, n1, n2, shim("n1", &pod), shim("n2", &other_pod), apart]);
     let of = |name: &str| lab.status().processes.iter().find(|p| p.name == name).unwrap().clone();
     until("all three", || ["agent", "n1", "n2"].iter().all(|name| of(name).pid.is_some()));
     let switch = bench.dirs.power_dir("n1");
@@ -438,6 +446,8 @@ fn hosts_go_down_and_start_again_when_asked() {
     until("the request", || switch.join("pending").exists());
     ask("stop 0\nabort\n");
     until("its end", || !switch.join("pending").exists());
+    until("the pods", || [&pod, &other_pod, &child].iter().all(|out| out.exists()));
+    let length = |out: &Path| fs::metadata(out).unwrap().len();
     let (first, other) = (of("n1").pid, of("n2").pid);
     ask("restart 0\n");
     until("the next start", || of("n1").restarts == 1 && of("n1").pid.is_some() && of("agent").restarts == 1 && of("agent").ready);
@@ -445,6 +455,9 @@ fn hosts_go_down_and_start_again_when_asked() {
     assert!(of("n1").pid != first && of("n1").last_exit.as_deref() == Some("signal SIGKILL"));
     assert_eq!(of("agent").last_exit.as_deref(), Some("exit code 0"));
     assert_eq!((of("n2").pid, of("n2").restarts), (other, 0), "another host");
+    let ended = (length(&pod), length(&child), length(&other_pod));
+    until("a sign of the other host's pod", || length(&other_pod) > ended.2 + 2);
+    assert_eq!((length(&pod), length(&child)), (ended.0, ended.1), "what has another namespace ends too");
     until("no request", || !switch.join("pending").exists());
     ask("stop 0\n");
     until("the end of the host", || of("n1").pid.is_none() && of("agent").pid.is_none());

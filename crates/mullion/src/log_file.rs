@@ -1,8 +1,9 @@
-//! The file of `--log-file`, within bounds: nobody rotates the log of a Windows service.
+//! The file of `--log-file`, within bounds: nobody rotates the log of a Windows service. What is no plain file (a link, a pipe, a device)
+//! is only written to.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file that would become longer is put aside as `PATH.old`, in the place of the one before.
 const LONGEST: u64 = 64 << 20;
@@ -29,7 +30,7 @@ impl LogFile {
     }
 
     fn open_file(&mut self) -> io::Result<()> {
-        let file = File::options().append(true).create(true).open(&self.path)?;
+        let file = open_to_append(&self.path)?;
         self.length = file.metadata()?.len();
         self.file = Some(file);
         Ok(())
@@ -37,15 +38,53 @@ impl LogFile {
 
     /// Puts the file aside. One that cannot be is emptied: the disk counts more.
     fn put_aside(&mut self) -> io::Result<()> {
-        let mut old = self.path.clone().into_os_string();
-        old.push(".old");
-        // Windows renames no file that is open.
-        self.file = None;
-        if std::fs::rename(&self.path, old).is_err() {
-            File::options().write(true).open(&self.path)?.set_len(0)?;
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(found) if found.is_file() => {
+                let mut old = self.path.clone().into_os_string();
+                old.push(".old");
+                // On Windows a program that has it open may forbid that.
+                if std::fs::rename(&self.path, old).is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
+                    && let Some(file) = &self.file
+                {
+                    let _ = file.set_len(0);
+                }
+            }
+            Ok(_) => {
+                // What others see by that name stays, and so does what they do with it.
+                self.length = 0;
+                return Ok(());
+            }
+            // Somebody put it aside.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
+        self.file = None;
         self.open_file()
     }
+}
+
+#[cfg(not(windows))]
+fn open_to_append(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+/// A handle that may only append could not empty the file.
+#[cfg(windows)]
+fn open_to_append(path: &Path) -> io::Result<File> {
+    use std::os::windows::fs::OpenOptionsExt as _;
+    const GENERIC_WRITE: u32 = 0x4000_0000;
+    File::options().append(true).create(true).access_mode(GENERIC_WRITE).open(path)
+}
+
+#[cfg(not(windows))]
+fn append(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+    file.write(bytes)
+}
+
+/// The highest offset stands for the end of the file.
+#[cfg(windows)]
+fn append(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+    std::os::windows::fs::FileExt::seek_write(file, bytes, u64::MAX)
 }
 
 impl Write for LogFile {
@@ -57,7 +96,7 @@ impl Write for LogFile {
             self.open_file()?;
         }
         let Some(file) = self.file.as_mut() else { return Ok(0) };
-        let written = file.write(bytes)?;
+        let written = append(file, bytes)?;
         self.length += written as u64;
         Ok(written)
     }
@@ -93,5 +132,52 @@ mod tests {
         let mut log = LogFile { longest: 20, ..LogFile::open(path).unwrap() };
         log.write_all(b"next\n").unwrap();
         assert_eq!(read("kubelet.log"), "next\n");
+    }
+
+    #[test]
+    fn a_file_that_somebody_removed_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubelet.log");
+        let mut log = LogFile { longest: 20, ..LogFile::open(path.clone()).unwrap() };
+        log.write_all(b"before the removal\n").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        log.write_all(b"after it\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "after it\n");
+        assert!(!dir.path().join("kubelet.log.old").exists());
+        // With its directory: it is written again when there is one.
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        assert!(log.write_all(b"too long for the file\n").is_err());
+        std::fs::create_dir(dir.path()).unwrap();
+        log.write_all(b"again\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "again\n");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_file_stays_where_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, target) = (dir.path().join("kubelet.log"), dir.path().join("target"));
+        let line = "a line of 20 letters\n";
+        let write = || {
+            let mut log = LogFile { longest: 20, ..LogFile::open(path.clone()).unwrap() };
+            (0..3).for_each(|_| log.write_all(line.as_bytes()).unwrap());
+        };
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        write();
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), line.repeat(3));
+        assert_eq!(std::fs::read_link(&path).unwrap(), target);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        write();
+        assert_eq!(std::fs::read_link(&path).unwrap(), Path::new("/dev/null"));
+        std::fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut reader = File::options().read(true).write(true).open(&path).unwrap();
+        write();
+        let mut read = vec![0; 3 * line.len()];
+        io::Read::read_exact(&mut reader, &mut read).unwrap();
+        assert_eq!(String::from_utf8(read).unwrap(), line.repeat(3));
+        assert!(std::os::unix::fs::FileTypeExt::is_fifo(&std::fs::symlink_metadata(&path).unwrap().file_type()));
+        assert!(!dir.path().join("kubelet.log.old").exists());
     }
 }

@@ -159,7 +159,8 @@ impl PairStore {
         Ok(None)
     }
 
-    /// Keeps a pair under the name of `stamp`, and makes it the current one.
+    /// Keeps a pair under the name of `stamp`, and makes it the current one. A directory that is missing is made as any other: one that has to
+    /// be the caller's alone on Windows, where modes of files do nothing, is made by the caller before.
     ///
     /// # Errors
     /// When the directory cannot be written, and when a file has the name of the link. The old pair stays the current one then.

@@ -16,8 +16,8 @@ pub const PENDING: &str = "pending";
 
 /// As Windows has it where `/t` is not given.
 const DEFAULT: u64 = 30;
-/// Ten years.
-const MOST: u64 = 315_360_000;
+/// Ten years: no request may wait longer.
+pub const LONGEST: u64 = 315_360_000;
 const USAGE: &str = "Usage: shutdown [/s | /r | /p | /a] [/f] [/t xxx] [/c \"comment\"] [/d [p|u:]xx:yy]\r\n\r\n    \
                      /s         Shutdown the computer.\r\n    \
                      /r         Full shutdown and restart the computer.\r\n    \
@@ -75,6 +75,8 @@ fn ask(power: &Path, line: &str, is_abort: bool) -> Result<(), &'static str> {
         (true, false) => return Err("A system shutdown has already been scheduled.(1190)"),
         _ => {}
     }
+    // What another program left without its end is no part of this line.
+    let line = format!("\n{line}");
     let hand_over = || -> io::Result<()> { File::options().write(true).open(path(REQUEST))?.write_all(line.as_bytes()) };
     hand_over().map_err(|_| "Access is denied.(5)")
 }
@@ -91,7 +93,7 @@ fn parse(args: &[String]) -> Option<Wish> {
                     return None;
                 }
             }
-            "/t" => seconds = Some(args.next()?.parse::<u64>().ok().filter(|seconds| *seconds <= MOST)?),
+            "/t" => seconds = Some(args.next()?.parse::<u64>().ok().filter(|seconds| *seconds <= LONGEST)?),
             "/f" | "/soft" => {}
             "/c" | "/d" => drop(args.next()?),
             _ => return None,
@@ -157,12 +159,12 @@ mod tests {
         fs::write(&request, "").unwrap();
         assert_eq!(said("/a"), (1, "Unable to abort the system shutdown because no shutdown was in progress.(1116)\r\n".into()));
         assert_eq!(said("-r -t 60"), (0, String::new()));
-        assert_eq!(fs::read_to_string(&request).unwrap(), "restart 60\n");
+        assert_eq!(fs::read_to_string(&request).unwrap(), "\nrestart 60\n");
         fs::write(power.join(PENDING), "").unwrap();
         assert_eq!(said("/s"), (1, "A system shutdown has already been scheduled.(1190)\r\n".into()));
         fs::write(&request, "").unwrap();
         assert_eq!(said("/a"), (0, String::new()));
-        assert_eq!(fs::read_to_string(&request).unwrap(), "abort\n");
+        assert_eq!(fs::read_to_string(&request).unwrap(), "\nabort\n");
         assert_eq!(said("/x").0, 1);
     }
 }

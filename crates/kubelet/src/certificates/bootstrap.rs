@@ -197,8 +197,11 @@ impl Bootstrap {
         self.cert_dir.join(KEY)
     }
 
-    /// The key of the certificate that the node has (which has expired), else of the request of an earlier start, else a new one.
+    /// The key of the certificate that the node has (which has expired), else of the request of an earlier start, else a new one. The directory
+    /// is made before anything is read from it: whoever makes it chooses the node's key.
     fn key(&self, store: &PairStore) -> Result<Key, BootstrapError> {
+        let failed = |source| BootstrapError::Key(pki::Error::File { operation: "making", path: self.cert_dir.clone(), source });
+        host::make_private_dir(&self.cert_dir).map_err(failed)?;
         if let Ok(Some(pair)) = store.current()
             && let Ok(key) = Key::from_pem(pair.key_pem())
         {
@@ -208,8 +211,6 @@ impl Bootstrap {
         if let Some(key) = unfinished(&path) {
             return Ok(key);
         }
-        let failed = |source| BootstrapError::Key(pki::Error::File { operation: "making", path: self.cert_dir.clone(), source });
-        host::make_private_dir(&self.cert_dir).map_err(failed)?;
         let key = Key::generate().map_err(BootstrapError::Key)?;
         pki::write_private(&path, &key.pem()).map_err(BootstrapError::Key)?;
         Ok(key)

@@ -39,6 +39,12 @@ pub enum IdentityError {
     Bootstrap(#[from] BootstrapError),
     #[error(transparent)]
     Cluster(#[from] cluster::Error),
+    #[error("cannot use {path:?} for the node's certificates: give another --cert-dir")]
+    CertDir {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("cannot use the node's certificates")]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -89,6 +95,9 @@ pub struct Identity {
 /// When a kubeconfig or a certificate cannot be used, or is another node's.
 pub async fn identity(settings: &Settings) -> Result<Identity, IdentityError> {
     if settings.rotates || settings.bootstrap_kubeconfig.is_some() {
+        // First: who could write to the directory may have put a key there.
+        let failed = |source| IdentityError::CertDir { path: settings.cert_dir.clone(), source };
+        host::make_private_dir(&settings.cert_dir).map_err(failed)?;
         // The kubeconfig may name a link whose replacement was interrupted.
         PairStore::open(&settings.cert_dir, Purpose::Client.prefix(), None)?;
     }
@@ -304,5 +313,22 @@ mod tests {
         assert!(!replaced(Duration::from_secs(600)).await, "nothing that can be used");
         write(dir.path(), &issue("n"));
         assert!(replaced(Duration::from_secs(600)).await);
+    }
+
+    #[tokio::test]
+    async fn the_directory_of_certificates_is_made_before_anything_is_read_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let settings = |cert_dir: &str| Settings {
+            kubeconfig: dir.path().join("none"),
+            bootstrap_kubeconfig: None,
+            cert_dir: dir.path().join(cert_dir),
+            node_name: "n".into(),
+            rotates: true,
+            is_agent: true,
+        };
+        assert!(matches!(identity(&settings("file/pki")).await, Err(IdentityError::CertDir { .. })));
+        assert!(matches!(identity(&settings("new/pki")).await, Err(IdentityError::Cluster(_))));
+        assert!(dir.path().join("new/pki").is_dir());
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use lab::protocol::{HostPort, Transport};
 use linux_sys::fdpass;
+use linux_sys::ns::NetNs;
 use linux_sys::spawn::{Spawn, Stdio};
 
 pub fn run(name: &str, args: &[String]) -> ExitCode {
@@ -30,6 +31,18 @@ pub fn run(name: &str, args: &[String]) -> ExitCode {
             }
             return ExitCode::from(5);
         }
+        "leave-shim" => {
+            if !std::path::Path::new(&args[1]).exists() {
+                apart(&["shim", "serve", &args[0], &args[1]]);
+            }
+            return ExitCode::from(5);
+        }
+        "keep-apart" => {
+            if !std::path::Path::new(&args[0]).exists() {
+                apart(&["program", "beat", &args[0]]);
+            }
+            std::thread::sleep(Duration::from_secs(1000));
+        }
         "beat" => loop {
             fs::File::options().create(true).append(true).open(&args[0]).unwrap().write_all(b".").unwrap();
             std::thread::sleep(Duration::from_millis(10));
@@ -40,6 +53,19 @@ pub fn run(name: &str, args: &[String]) -> ExitCode {
         "relay" => relay(args),
         other => panic!("no program {other}"),
     }
+    ExitCode::SUCCESS
+}
+
+/// A process in a network namespace of its own, as pods have them.
+fn apart(args: &[&str]) {
+    let namespace = NetNs::new_anonymous().unwrap();
+    Spawn::new("/proc/self/exe").args(args).enter_net(&namespace).new_session().stdin(Stdio::Null).spawn().unwrap();
+}
+
+/// Runs as a sandbox's shim does: `shim serve DIR OUT`. The container is its child.
+pub fn shim(args: &[String]) -> ExitCode {
+    let container = Spawn::new("/proc/self/exe").args(["program", "beat", &args[3]]).stdin(Stdio::Null).spawn().unwrap();
+    container.wait().unwrap();
     ExitCode::SUCCESS
 }
 

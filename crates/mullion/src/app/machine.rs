@@ -97,12 +97,18 @@ pub fn cert_dir(node: &NodeConfiguration) -> Result<PathBuf> {
     Ok(below.split(['/', '\\']).fold(root, |dir, part| dir.join(part)).join("pki"))
 }
 
+/// Makes the directory of certificates, to be done before anything is read from it.
+pub fn make_cert_dir(dir: &Path) -> Result<()> {
+    host::make_private_dir(dir).with_context(|| format!("cannot use {}: give another --cert-dir", dir.display()))
+}
+
 /// Names the serving certificate of `dir`, which is made once, self-signed, where there is none (upstream's InitializeTLS).
 pub fn self_signed(config: &mut NodeConfig, dir: &Path) -> Result<()> {
     let node = &config.node;
     let (cert, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+    // First: who could write to the directory may have put a pair there.
+    make_cert_dir(dir)?;
     if !(cert.is_file() && key.is_file()) {
-        host::make_private_dir(dir).with_context(|| format!("cannot make {}: give another --cert-dir", dir.display()))?;
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let ca = Ca::generate(&format!("{}-ca@{now}", node.node_name), Duration::from_secs(u64::from(YEAR_DAYS) * 86_400))?;
         let made = ca.issue(&CertRequest {

@@ -596,6 +596,7 @@ fn server(config: &Complete) -> Result<kubelet::ServerConfig> {
     let certificate = match files {
         files if kubelet.server_tls_bootstrap => {
             let dir = machine::cert_dir(&config.config.node)?;
+            machine::make_cert_dir(&dir)?;
             ServingCertificate::Requested(pki::PairStore::open(dir, Purpose::Serving.prefix(), files)?)
         }
         Some((certificate, key)) => ServingCertificate::Files { certificate, key },
