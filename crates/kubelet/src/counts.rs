@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-/// Evictions by signal, preemptions by resource, and the last graceful shutdown.
+/// Evictions by signal, preemptions by resource, the last graceful shutdown, and hooks that were run over HTTP instead of HTTPS.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     evictions: Mutex<BTreeMap<String, u64>>,
@@ -16,6 +16,7 @@ pub(crate) struct Counts {
     /// Seconds since 1970; 0 for never.
     shutdown_start: AtomicI64,
     shutdown_end: AtomicI64,
+    http_fallbacks: AtomicU64,
 }
 
 fn count(counts: &Mutex<BTreeMap<String, u64>>, label: &str) {
@@ -29,6 +30,11 @@ impl Counts {
 
     pub(crate) fn preemption(&self, resource: &str) {
         count(&self.preemptions, resource);
+    }
+
+    /// A hook's server was asked by HTTPS, but speaks HTTP.
+    pub(crate) fn http_fallback(&self) {
+        self.http_fallbacks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Begin and end of the last graceful shutdown, in seconds since 1970; 0 for not yet.
@@ -58,7 +64,9 @@ impl Counts {
         ] {
             encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value.load(Ordering::Relaxed))?;
         }
-        Ok(())
+        let help = "The number of times lifecycle handlers successfully fell back to http from https.";
+        let mut fallbacks = encoder.encode_descriptor("kubelet_lifecycle_handler_http_fallbacks", help, None, MetricType::Counter)?;
+        fallbacks.encode_counter::<NoLabelSet, _, u64>(&self.http_fallbacks.load(Ordering::Relaxed), None)
     }
 }
 
@@ -85,6 +93,7 @@ mod tests {
         counts.eviction("memory.available");
         counts.preemption("cpu");
         counts.shutdown(7, 0);
+        counts.http_fallback();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Shown(counts)));
         let text = exposition::encode(&registry, exposition::Format::Text);
@@ -93,6 +102,7 @@ mod tests {
             "kubelet_preemptions{preemption_signal=\"cpu\"} 1",
             "kubelet_graceful_shutdown_start_time_seconds 7",
             "kubelet_graceful_shutdown_end_time_seconds 0",
+            "kubelet_lifecycle_handler_http_fallbacks_total 1",
         ] {
             assert!(text.lines().any(|known| known == line), "{line} is missing in\n{text}");
         }

@@ -83,6 +83,9 @@ pub(crate) enum GetError {
     Http(#[from] hyper::Error),
     #[error("failed to parse Location header {location:?}")]
     Location { location: String, source: url::ParseError },
+    /// As Go's net/http words it.
+    #[error("http: server gave HTTP response to HTTPS client")]
+    SpeaksHttp,
     #[error("stopped after {0} redirects")]
     Redirects(usize),
 }

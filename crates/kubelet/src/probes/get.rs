@@ -15,18 +15,40 @@ const BODY: usize = 10 << 10;
 const REQUESTS: usize = 10;
 
 /// What a request is for: the server sees it in `User-Agent`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Probe,
     Hook,
+    /// A hook whose server does not speak HTTPS: over HTTP, and without credentials.
+    HookAgain,
 }
 
 impl Purpose {
     fn agent(self) -> &'static str {
         match self {
             Purpose::Probe => "kube-probe/1.36",
-            Purpose::Hook => "kube-lifecycle/1.36",
+            Purpose::Hook | Purpose::HookAgain => "kube-lifecycle/1.36",
         }
+    }
+}
+
+/// Runs a hook (upstream pkg/kubelet/lifecycle). Returns the server, as `host:port`, where it was asked by HTTPS but speaks HTTP.
+pub(super) async fn hook(action: &HTTPGetAction, target: &Target) -> Result<Option<String>, ProbeError> {
+    match done(get(action, target, Purpose::Hook).await) {
+        Err(error @ ProbeError::Get { source: GetError::SpeaksHttp, .. }) => {
+            let Some(port) = port(&action.port, target) else { return Err(error) };
+            // The first failure counts where the second try fails too.
+            done(get(action, target, Purpose::HookAgain).await).map_or(Err(error), |()| Ok(Some(server(action, &target.pod_ip, port))))
+        }
+        outcome => outcome.map(|()| None),
+    }
+}
+
+/// Any answer to a hook will do.
+fn done(verdict: Verdict) -> Result<(), ProbeError> {
+    match verdict {
+        Verdict::Success | Verdict::Warning(_) | Verdict::Failure(ProbeError::HttpStatus(_)) => Ok(()),
+        Verdict::Failure(error) | Verdict::Unknown(error) => Err(error),
     }
 }
 
@@ -61,7 +83,7 @@ pub(super) async fn get(action: &HTTPGetAction, target: &Target, purpose: Purpos
     let Some(port) = port(&action.port, target) else {
         return Verdict::Unknown(ProbeError::NoPort);
     };
-    let mut hop = match first(action, &target.pod_ip, port) {
+    let mut hop = match first(action, &target.pod_ip, port, purpose) {
         Ok(hop) => hop,
         Err(error) => return Verdict::Unknown(ProbeError::BadUrl(error)),
     };
@@ -88,16 +110,21 @@ pub(super) async fn get(action: &HTTPGetAction, target: &Target, purpose: Purpos
     Verdict::Failure(ProbeError::Get { url: hop.shown, source: GetError::Redirects(REQUESTS) })
 }
 
-fn first(action: &HTTPGetAction, pod_ip: &str, port: u16) -> Result<Hop, url::ParseError> {
+/// The server of the first request, as `host:port`.
+fn server(action: &HTTPGetAction, pod_ip: &str, port: u16) -> String {
+    let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(pod_ip);
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn first(action: &HTTPGetAction, pod_ip: &str, port: u16, purpose: Purpose) -> Result<Hop, url::ParseError> {
     let named = |name: &str| {
         let mut headers = action.http_headers.iter().flatten();
         headers.find(|h| h.name.eq_ignore_ascii_case(name) && !h.value.is_empty()).map(|h| h.value.clone())
     };
-    let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(pod_ip);
-    let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let authority = server(action, pod_ip, port);
     let path = action.path.as_deref().unwrap_or_default();
     let slash = if path.starts_with('/') { "" } else { "/" };
-    let scheme = if action.scheme.as_deref() == Some("HTTPS") { "https" } else { "http" };
+    let scheme = if action.scheme.as_deref() == Some("HTTPS") && purpose != Purpose::HookAgain { "https" } else { "http" };
     let shown = format!("{scheme}://{authority}{slash}{path}");
     Ok(Hop { url: Url::parse(&shown)?, shown, authority: named("host").unwrap_or(authority) })
 }
@@ -129,7 +156,11 @@ fn request(action: &HTTPGetAction, hop: &Hop, purpose: Purpose) -> Result<http::
     }
     // An empty one asks for none at all, as upstream.
     let says_nothing = accepts.is_some_and(|h| h.value.is_empty());
-    let is_left_away = |name: &str| name.eq_ignore_ascii_case("host") || (says_nothing && name.eq_ignore_ascii_case("accept"));
+    let is_left_away = |name: &str| {
+        name.eq_ignore_ascii_case("host")
+            || (says_nothing && name.eq_ignore_ascii_case("accept"))
+            || (purpose == Purpose::HookAgain && name.eq_ignore_ascii_case("authorization"))
+    };
     for h in headers.clone().filter(|h| !is_left_away(&h.name)) {
         request = request.header(&h.name, &h.value);
     }
@@ -144,7 +175,10 @@ async fn ask(url: &Url, request: http::Request<Empty<bytes::Bytes>>) -> Result<A
     };
     let stream = TcpStream::connect((host.as_str(), url.port_or_known_default().unwrap_or_default())).await?;
     if url.scheme() == "https" {
-        let tls = crate::tls::connect_unverified(stream, &host).await?;
+        let tls = crate::tls::connect_unverified(stream, &host).await.map_err(|failed| match failed.speaks_http {
+            true => GetError::SpeaksHttp,
+            false => GetError::Io(failed.error),
+        })?;
         return Ok(send(TokioIo::new(tls), request).await?);
     }
     Ok(send(TokioIo::new(stream), request).await?)
@@ -184,19 +218,21 @@ async fn read(body: hyper::body::Incoming) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn hop(action: &serde_json::Value) -> Hop {
-        first(&serde_json::from_value(action.clone()).unwrap(), "10.0.0.7", 8080).unwrap()
+        first(&serde_json::from_value(action.clone()).unwrap(), "10.0.0.7", 8080, Purpose::Probe).unwrap()
     }
 
     #[test]
     fn first_request_goes_to_the_pod_or_the_host_of_the_probe() {
         for (action, url, authority) in [
-            (serde_json::json!({"port": 8080}), "http://10.0.0.7:8080/", "10.0.0.7:8080"),
-            (serde_json::json!({"port": 8080, "path": "ready?a=b c", "scheme": "HTTPS"}), "https://10.0.0.7:8080/ready?a=b%20c", "10.0.0.7:8080"),
-            (serde_json::json!({"port": 8080, "host": "fd00::1", "path": "/x"}), "http://[fd00::1]:8080/x", "[fd00::1]:8080"),
-            (serde_json::json!({"port": 8080, "httpHeaders": [{"name": "Host", "value": "shop"}]}), "http://10.0.0.7:8080/", "shop"),
+            (json!({"port": 8080}), "http://10.0.0.7:8080/", "10.0.0.7:8080"),
+            (json!({"port": 8080, "path": "ready?a=b c", "scheme": "HTTPS"}), "https://10.0.0.7:8080/ready?a=b%20c", "10.0.0.7:8080"),
+            (json!({"port": 8080, "host": "fd00::1", "path": "/x"}), "http://[fd00::1]:8080/x", "[fd00::1]:8080"),
+            (json!({"port": 8080, "httpHeaders": [{"name": "Host", "value": "shop"}]}), "http://10.0.0.7:8080/", "shop"),
         ] {
             let hop = hop(&action);
             assert_eq!((hop.url.as_str(), hop.authority.as_str()), (url, authority));
@@ -204,8 +240,22 @@ mod tests {
     }
 
     #[test]
+    fn a_second_try_of_a_hook_has_no_credentials() {
+        let headers = json!([{"name": "Authorization", "value": "Bearer x"}, {"name": "X-Own", "value": "1"}]);
+        let action: HTTPGetAction =
+            serde_json::from_value(json!({"port": 8080, "host": "fd00::1", "scheme": "HTTPS", "httpHeaders": headers})).unwrap();
+        for (purpose, url, credentials) in [(Purpose::Hook, "https://[fd00::1]:8080/", true), (Purpose::HookAgain, "http://[fd00::1]:8080/", false)] {
+            let hop = first(&action, "10.0.0.7", 8080, purpose).unwrap();
+            let request = request(&action, &hop, purpose).unwrap();
+            let has = |name: &str| request.headers().contains_key(name);
+            assert_eq!((hop.url.as_str(), has("authorization"), has("x-own")), (url, credentials, true), "{purpose:?}");
+        }
+        assert_eq!(server(&action, "10.0.0.7", 443), "[fd00::1]:443", "the port is named though it is the usual one");
+    }
+
+    #[test]
     fn own_host_header_holds_for_places_on_the_same_server() {
-        let shop = hop(&serde_json::json!({"port": 8080, "path": "/a/b", "httpHeaders": [{"name": "Host", "value": "shop"}]}));
+        let shop = hop(&json!({"port": 8080, "path": "/a/b", "httpHeaders": [{"name": "Host", "value": "shop"}]}));
         for (location, url, authority) in [
             ("c", "http://10.0.0.7:8080/a/c", "shop"),
             ("/c?d", "http://10.0.0.7:8080/c?d", "shop"),

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
 use super::counts::{Counts, Probed};
-use super::get::{Purpose, get};
+use super::get::{Purpose, get, hook};
 use super::{ProbeError, Verdict, grpc};
 
 /// Where a container is probed.
@@ -57,24 +57,21 @@ pub(super) async fn attempt(probe: &Probe, target: &Target) -> Verdict {
     }
 }
 
-/// Runs a postStart or preStop handler to its end. Exec has no limit of its own, as upstream: the caller bounds the time.
-pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Result<(), ProbeError> {
+/// Runs a postStart or preStop handler to its end. Exec has no limit of its own, as upstream: the caller bounds the time. Returns the server,
+/// as `host:port`, that was asked by HTTPS but speaks HTTP.
+pub(crate) async fn run_hook(handler: &LifecycleHandler, target: &Target) -> Result<Option<String>, ProbeError> {
     let verdict = if let Some(sleep) = &handler.sleep {
         tokio::time::sleep(Duration::from_secs(sleep.seconds.max(0) as u64)).await;
         Verdict::Success
     } else if let Some(exec) = &handler.exec {
         run_exec(exec.command.clone().unwrap_or_default(), Duration::ZERO, target).await
     } else if let Some(http) = &handler.http_get {
-        match get(http, target, Purpose::Hook).await {
-            // Any answer will do, as upstream (pkg/kubelet/lifecycle).
-            Verdict::Failure(ProbeError::HttpStatus(_)) => Verdict::Success,
-            verdict => verdict,
-        }
+        return hook(http, target).await;
     } else {
         Verdict::Unknown(ProbeError::UnsupportedHook)
     };
     match verdict {
-        Verdict::Success | Verdict::Warning(_) => Ok(()),
+        Verdict::Success | Verdict::Warning(_) => Ok(None),
         Verdict::Failure(error) | Verdict::Unknown(error) => Err(error),
     }
 }

@@ -25,8 +25,10 @@ const MINIMUM_STOP: Duration = Duration::from_secs(2);
 
 /// Runs a preStop hook, for as long as the grace lasts.
 async fn run_pre_stop(site: &Site, name: &str, handler: &LifecycleHandler, target: &probes::Target, grace: Duration) {
-    if let Ok(Err(error)) = tokio::time::timeout(grace, probes::run_hook(handler, target)).await {
-        site.hook_failed(name, &HookError::PreStop(error));
+    match tokio::time::timeout(grace, probes::run_hook(handler, target)).await {
+        Ok(Ok(plain)) => site.hook_done(plain),
+        Ok(Err(error)) => site.hook_failed(name, &HookError::PreStop(error)),
+        Err(_) => {}
     }
 }
 

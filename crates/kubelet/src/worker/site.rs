@@ -65,6 +65,15 @@ impl Site {
         self.event(Some(container), EventType::Warning, error.reason(), error.to_string());
     }
 
+    /// Reports a hook whose server was asked by HTTPS, but speaks HTTP.
+    pub(super) fn hook_done(&self, plain: Option<String>) {
+        if let Some(server) = plain {
+            self.agent.counts.http_fallback();
+            let message = format!("request to HTTPS lifecycle hook {server} got HTTP response, retry with HTTP succeeded");
+            self.event(None, EventType::Warning, "LifecycleHTTPFallback", message);
+        }
+    }
+
     /// Writes an event about the pod or one of its containers.
     pub(super) fn event(&self, container: Option<&str>, type_: EventType, reason: &str, message: impl Into<String>) {
         let (about, message) = (self.reference(container), message.into());

@@ -164,7 +164,10 @@ impl Worker {
         let task = tokio::spawn(async move {
             // It may last as long as it likes, as upstream.
             let outcome = match probes::run_hook(&handler, &target).await {
-                Ok(()) => Outcome::Done,
+                Ok(plain) => {
+                    site.hook_done(plain);
+                    Outcome::Done
+                }
                 Err(error) => {
                     site.hook_failed(&name, &HookError::PostStart(error));
                     Outcome::Failed

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::ready_world;
 
-/// Paths and user agents of the requests so far.
+/// Paths and user agents of the requests so far; of a request that is not HTTP they mean nothing.
 type Seen = Arc<Mutex<Vec<(String, String)>>>;
 
 /// Serves `/to/PLACE` as a redirect to PLACE, `/round` as one to itself, `/well` as healthy, and else 404.
@@ -67,4 +67,21 @@ async fn hook_over_http_takes_any_answer() {
     world.pod("web", json!({"containers": [{"name": "c", "image": "serve:1", "lifecycle": hook}]})).await;
     world.until_running("web").await;
     assert_eq!(*seen.lock().unwrap(), [("/nothing".to_owned(), "kube-lifecycle/1.36".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_hook_over_https_is_run_over_http_where_the_server_knows_nothing_else() {
+    let world = ready_world().await;
+    let (port, seen) = server().await;
+    let hook = json!({"postStart": {"httpGet": {"host": "127.0.0.1", "port": port, "path": "/nothing", "scheme": "HTTPS"}}});
+    world.pod("web", json!({"containers": [{"name": "c", "image": "serve:1", "lifecycle": hook}]})).await;
+    world.until_running("web").await;
+    let event = format!("LifecycleHTTPFallback: request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded");
+    world.until_event(&event).await;
+    assert_eq!(seen.lock().unwrap().last(), Some(&("/nothing".to_owned(), "kube-lifecycle/1.36".to_owned())));
+    assert_eq!(seen.lock().unwrap().len(), 2, "the first one was TLS");
+    let probe = json!({"httpGet": {"host": "127.0.0.1", "port": port, "scheme": "HTTPS"}, "periodSeconds": 1});
+    world.pod("probed", json!({"containers": [{"name": "c", "image": "serve:1", "readinessProbe": probe}]})).await;
+    let event = format!("Unhealthy: Readiness probe failed: Get \"https://127.0.0.1:{port}/\": http: server gave HTTP response to HTTPS client");
+    world.until_event(&event).await;
 }
