@@ -42,6 +42,8 @@ pub struct Resolver {
     pub options: Vec<String>,
     /// The node was told to have no resolver: such pods ask themselves.
     pub is_off: bool,
+    /// The file that all this is from; empty where it is from none.
+    pub file: String,
 }
 
 impl Resolver {
@@ -510,6 +512,7 @@ mod tests {
             searches: vec!["corp.example".into(), "lan".into()],
             options: vec!["timeout:1".into(), "ndots:2".into()],
             is_off: false,
+            file: String::new(),
         };
         assert_eq!(Resolver::parse(text), expected);
         assert_eq!(Resolver::parse(""), Resolver::default());

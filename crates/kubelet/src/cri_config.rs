@@ -21,7 +21,7 @@ use crate::pod::resources::{self, Kernel};
 use crate::pod::{container_hash, containers, is_host_network};
 use crate::runtime::annotations;
 
-pub(crate) use dns::dns;
+pub(crate) use dns::{dns, resolver_beyond_limits};
 pub(crate) use modules::{Modules, admit as admit_app_armor, relabels};
 pub(crate) use names::{NameTooLong, Names};
 

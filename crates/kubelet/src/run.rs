@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use backoff::Backoff;
-use cluster::{EventRecorder, Informer, Key, Selection};
+use cluster::{EventRecorder, EventType, Informer, Key, Selection};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
 use kube_rules::Quantity;
@@ -23,7 +23,7 @@ use crate::certificates::plan;
 use crate::certificates::serving::{Follower, ServingCertificate};
 use crate::cgroups::{self, Groups};
 use crate::config::{Config, ServerConfig};
-use crate::cri_config::{Modules, NodeSide};
+use crate::cri_config::{self, Modules, NodeSide};
 use crate::devices::{self, Devices};
 use crate::eviction::Pressure;
 use crate::eviction::manager::Manager;
@@ -146,6 +146,10 @@ async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
     register(&config, &ground, tasks);
     let server = config.server.take();
     let agent = pods(&mut config, ground, tasks);
+    // Once, as upstream: what the file said at the start is what pods get.
+    if let Some(message) = cri_config::resolver_beyond_limits(&config.resolver, &config.cluster_domain) {
+        agent.node_event(EventType::Warning, "CheckLimitsForResolvConf", message);
+    }
     if let Some(server) = server {
         serve(&mut config, server, agent, tasks)?;
     }

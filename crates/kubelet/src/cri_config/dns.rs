@@ -6,6 +6,7 @@ use cri::v1;
 use k8s_openapi::api::core::v1::{Pod, PodDNSConfigOption};
 
 use super::{NodeSide, text};
+use crate::config::Resolver;
 use crate::pod::is_host_network;
 
 /// The limits of resolv.conf as upstream has them (pkg/apis/core/validation).
@@ -13,6 +14,8 @@ const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 /// Characters of all search domains with the blanks between them.
 const MAX_SEARCH_LINE: usize = 2048;
+/// The search domains of the cluster that pods have before the node's.
+const OF_CLUSTER: usize = 3;
 /// Characters of one: glibc ends programs that have a longer one.
 const MAX_SEARCH: usize = 253;
 
@@ -85,6 +88,24 @@ fn add_options(options: &mut Vec<String>, extra: &[PodDNSConfigOption]) {
     }
 }
 
+/// Why the search domains of the node's own file leave no room for those of pods (upstream `CheckLimitsForResolvConf`). None where they do, and
+/// where they are from no file.
+pub(crate) fn resolver_beyond_limits(resolver: &Resolver, cluster_domain: &str) -> Option<String> {
+    let (file, searches) = (&resolver.file, &resolver.searches);
+    let most = if cluster_domain.is_empty() { MAX_SEARCHES } else { MAX_SEARCHES - OF_CLUSTER };
+    if file.is_empty() {
+        None
+    } else if searches.len() > most {
+        Some(format!("Resolv.conf file '{file}' contains search line consisting of more than {most} domains!"))
+    } else if searches.iter().any(|search| search.len() > MAX_SEARCH) {
+        Some(format!("Resolv.conf file {file:?} contains a search path which length is more than allowed {MAX_SEARCH} chars!"))
+    } else if searches.join(" ").len() > MAX_SEARCH_LINE {
+        Some(format!("Resolv.conf file '{file}' contains search line which length is more than allowed {MAX_SEARCH_LINE} chars!"))
+    } else {
+        None
+    }
+}
+
 fn limit_servers(servers: &mut Vec<String>) -> Option<String> {
     let cut = servers.len() > MAX_SERVERS;
     servers.truncate(MAX_SERVERS);
@@ -110,7 +131,6 @@ mod tests {
 
     use super::super::tests::{node, pod};
     use super::*;
-    use crate::config::Resolver;
 
     fn shown(node: &NodeSide, spec: serde_json::Value) -> String {
         let config = dns(node, &pod(spec)).config;
@@ -146,6 +166,25 @@ mod tests {
         let off = NodeSide { resolver, ..node(NodeOs::Linux) };
         assert_eq!(shown(&off, json!({"dnsPolicy": "Default"})), "127.0.0.1 ::1 | . | ", "names are not looked up elsewhere");
         assert_eq!(shown(&off, json!({})), "10.96.0.10 | ns.svc.cluster.local svc.cluster.local cluster.local | ndots:5");
+    }
+
+    #[test]
+    fn a_nodes_own_search_domains_leave_room_for_the_clusters() {
+        let of = |count: usize, length: usize| (0..count).map(|i| format!("{i:0length$}")).collect::<Vec<_>>();
+        let (count, length) = ("consisting of more than", "which length is more than allowed");
+        for (searches, domain, want) in [
+            (of(29, 3), "cluster.local", None),
+            (of(30, 3), "cluster.local", Some(format!("Resolv.conf file '/r' contains search line {count} 29 domains!"))),
+            (of(32, 3), "", None),
+            (of(33, 3), "", Some(format!("Resolv.conf file '/r' contains search line {count} 32 domains!"))),
+            (of(8, 253), "", None),
+            (of(1, 254), "", Some(format!("Resolv.conf file \"/r\" contains a search path {length} 253 chars!"))),
+            (of(9, 253), "", Some(format!("Resolv.conf file '/r' contains search line {length} 2048 chars!"))),
+        ] {
+            let resolver = Resolver { searches, file: "/r".into(), ..Resolver::default() };
+            assert_eq!(resolver_beyond_limits(&resolver, domain), want);
+            assert_eq!(resolver_beyond_limits(&Resolver { file: String::new(), ..resolver }, domain), None, "of no file");
+        }
     }
 
     #[test]

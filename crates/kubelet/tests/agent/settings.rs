@@ -81,3 +81,12 @@ async fn the_runtime_learns_the_addresses_of_pods() {
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert_eq!(told(), ["10.244.3.0/24"; 2], "told once more after a failure, and not again");
 }
+
+#[tokio::test]
+async fn a_resolvers_file_beyond_the_limits_is_told_about_the_node() {
+    let mut world = World::new().await;
+    let text = format!("search {}", (0..30).map(|i| format!("d{i}")).collect::<Vec<_>>().join(" "));
+    world.resolver = kubelet::Resolver { file: "/etc/resolv.conf".into(), ..kubelet::Resolver::parse(&text) };
+    world.start_agent();
+    world.until_event("CheckLimitsForResolvConf: Resolv.conf file '/etc/resolv.conf' contains search line consisting of more than 29 domains!").await;
+}

@@ -77,6 +77,8 @@ pub struct World {
     pub debugging: bool,
     /// Who may use the next agent's server.
     pub access: kubelet::Access,
+    /// The resolver of the next agent's node.
+    pub resolver: Resolver,
     /// Which logs of its node the next agent shows.
     pub system_logs: kubelet::SystemLogs,
     boot: u32,
@@ -144,6 +146,7 @@ impl World {
             containers: kubelet::ContainerSettings::default(),
             debugging: true,
             access: kubelet::Access::default(),
+            resolver: Resolver::default(),
             system_logs: kubelet::SystemLogs { files: true, queries: true },
             boot: 0,
             agent: None,
@@ -234,7 +237,7 @@ impl World {
             system_logs: self.system_logs,
             cluster_dns: vec!["10.96.0.10".parse().unwrap()],
             cluster_domain: "cluster.local".into(),
-            resolver: Resolver::default(),
+            resolver: self.resolver.clone(),
             version: "v1.36.2+mullion.0.1.0".into(),
             server: Some(ServerConfig { listener, certificate, client_ca: Some(path("ca.crt")), tls: TlsSettings::default(), access: self.access }),
             healthz: None,

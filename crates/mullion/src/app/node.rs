@@ -659,7 +659,7 @@ fn resolver(config: &Complete) -> Result<kubelet::Resolver> {
         _ => "/etc/resolv.conf",
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the resolver's file {path}: give another --resolv-conf"))?;
-    Ok(kubelet::Resolver::parse(&text))
+    Ok(kubelet::Resolver { file: path.to_owned(), ..kubelet::Resolver::parse(&text) })
 }
 
 fn quantity(what: &str, text: &str) -> Result<kube_rules::Quantity> {
