@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use thiserror_ext::AsReport as _;
 
 use crate::agent::Agent;
+use crate::volumes::log_mode;
 
 /// The directory of the links.
 pub(crate) const DIR: &str = "/var/log/containers";
@@ -42,7 +43,7 @@ impl Agent {
                 return Ok(());
             }
             let dir = self.root.parse(DIR)?;
-            self.root.create_dir_all(&dir, 0o755)?;
+            self.root.create_dir_all(&dir, log_mode(self.side.os))?;
             self.root.link(&dir.join(&name(pod, container, id))?, log)
         };
         if let Err(error) = made() {

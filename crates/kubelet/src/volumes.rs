@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use host::{Hold, HostError, HostRoot, PathError, PodPath, Usage};
+use host::{Hold, HostError, HostRoot, NodeOs, PathError, PodPath, Usage};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +92,11 @@ pub(crate) struct PodDirs {
     pub pod: PodPath,
     /// `…/log/pods/NS_NAME_UID`.
     pub logs: PodPath,
+}
+
+/// Permissions of directories of logs. On Windows, where bits for others are for every user of the node, there are none (CVE-2024-5321).
+pub(crate) fn log_mode(os: NodeOs) -> u32 {
+    if os.is_windows() { 0o750 } else { 0o755 }
 }
 
 impl PodDirs {

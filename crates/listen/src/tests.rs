@@ -90,3 +90,39 @@ async fn plain_http_ends_with_its_server() {
     assert!(closes(&mut idle).await);
     assert!(TcpStream::connect(address).await.is_err(), "nobody listens");
 }
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// CVE-2023-44487: streams that are reset at once cost the server work, and count to no bound of open ones.
+#[tokio::test]
+async fn streams_that_are_reset_at_once_end_their_connection() {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    let (address, _) = server(Limits::new(8, 8)).await;
+    let mut bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
+    for number in 0..200 {
+        // GET / of http://node, and its cancellation.
+        bytes.extend(frame(1, 5, 2 * number + 1, b"\x82\x86\x84\x41\x04node"));
+        bytes.extend(frame(3, 0, 2 * number + 1, &8_u32.to_be_bytes()));
+    }
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.write_all(&bytes).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut stream = TcpStream::from_std(stream).unwrap();
+    let mut answer = Vec::new();
+    // Closed with bytes unread is a reset.
+    let _ = stream.read_to_end(&mut answer).await;
+    let mut errors = Vec::new();
+    let mut rest = &answer[..];
+    while let [a, b, c, kind, _, _, _, _, _, payload @ ..] = rest {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        if *kind == 7 {
+            errors.push(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+        rest = payload.get(length..).unwrap_or_default();
+    }
+    assert_eq!(errors.last(), Some(&ENHANCE_YOUR_CALM), "{answer:?}");
+}

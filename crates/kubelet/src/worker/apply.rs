@@ -20,6 +20,7 @@ use crate::error::RuntimeError;
 use crate::pod::{Action, Event, Kill, Outcome, Prepare, Why};
 use crate::probes;
 use crate::users::UsersError;
+use crate::volumes::log_mode;
 
 const MINIMUM_STOP: Duration = Duration::from_secs(2);
 
@@ -134,7 +135,7 @@ impl Worker {
             if let Some(groups) = &self.agent.groups {
                 groups.ensure(&self.state.pod).await?;
             }
-            self.agent.root.create_dir_all(&self.dirs.logs, 0o755)?;
+            self.agent.root.create_dir_all(&self.dirs.logs, log_mode(self.agent.side.os))?;
             let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs, self.users(&runtime_handler)?)?;
             let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
             self.agent.cri.run_pod_sandbox(request).await.map_err(|error| SandboxError::Run(error.into()))

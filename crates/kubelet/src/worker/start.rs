@@ -134,7 +134,7 @@ impl Worker {
         let Parts { given, env, images, users } = parts;
         let (mounts, holds) = self.mounts(c, restarts, &env, &images)?;
         let logs = self.dirs.logs.join(&c.name)?;
-        self.agent.root.create_dir_all(&logs, 0o755)?;
+        self.agent.root.create_dir_all(&logs, volumes::log_mode(self.agent.side.os))?;
         let devices = self.devices(c)?;
         let side = ContainerSide { image, restarts, env, mounts, devices, given, users: users.clone(), target: self.debugged(&c.name)? };
         let config = cri_config::container(&self.agent.side, &self.state.pod, c, side)?;

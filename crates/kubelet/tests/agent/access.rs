@@ -61,3 +61,35 @@ async fn tokens_and_strangers_count_as_configured() {
     assert_eq!(world.get("/pods", Some(("nobody", "nothing")), None).await.0, 200);
     assert_eq!(world.get("/pods", None, None).await.0, 401);
 }
+
+/// CVE-2020-8551: a metric for each path that was asked for filled the agent's memory.
+#[tokio::test]
+async fn unknown_paths_leave_no_trace_in_the_metrics() {
+    let world = ready_world().await;
+    for n in 0..20 {
+        for path in [format!("/unknown-{n}"), format!("/pods/unknown-{n}"), format!("/healthz/unknown-{n}"), format!("/logs/unknown-{n}")] {
+            let (status, _) = world.get(&path, ADMIN, None).await;
+            assert_eq!(status, 404, "{path}");
+        }
+    }
+    for path in ["/metrics", "/metrics/probes", "/metrics/resource", "/metrics/cadvisor"] {
+        let (status, text) = world.get(path, ADMIN, None).await;
+        assert!(status == 200 && !text.contains("unknown-"), "{path}: {status} {text}");
+    }
+}
+
+/// CVE-2024-5321: every user of a Windows node read the logs of containers.
+#[tokio::test]
+async fn logs_of_a_windows_node_are_for_its_administrators() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for (world, is_windows) in [(ready_world().await, true), (World::linux().await, false)] {
+        world.pod("web", json!({})).await;
+        world.until_running("web").await;
+        let logs = world.drive().join("var/log/pods");
+        let of_pod = std::fs::read_dir(&logs).unwrap().next().unwrap().unwrap().path();
+        for dir in [&logs, &of_pod, &of_pod.join("c")] {
+            let mode = std::fs::metadata(dir).unwrap().permissions().mode();
+            assert_eq!(mode & 0o007 == 0, is_windows, "{mode:o} {}", dir.display());
+        }
+    }
+}

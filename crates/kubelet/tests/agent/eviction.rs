@@ -107,3 +107,18 @@ async fn unused_images_go_before_pods_do() {
     let status = world.until("web", "evicted or refused", |s| s["phase"] == "Failed").await;
     assert_eq!(status["reason"], "Evicted");
 }
+
+/// CVE-2020-8557: what a pod wrote to its hosts file counted for nobody, and filled the node's disk.
+#[tokio::test]
+async fn a_hosts_file_that_grows_counts_to_its_pod() {
+    let world = world(Eviction::default()).await;
+    let limits = json!({"limits": {"ephemeral-storage": "1Mi"}});
+    world.pod("web", json!({"containers": [{"name": "c", "image": "serve:1", "resources": limits}]})).await;
+    world.until_running("web").await;
+    let uid = world.pods().get("web").await.unwrap().metadata.uid.unwrap();
+    let hosts = world.drive().join(format!("var/lib/kubelet/pods/{uid}/etc-hosts"));
+    std::fs::write(hosts, vec![7; 2 << 20]).unwrap();
+    let status = world.until("web", "evicted", |s| s["phase"] == "Failed").await;
+    let message = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ";
+    assert_eq!((&status["reason"], &status["message"]), (&json!("Evicted"), &json!(message)));
+}

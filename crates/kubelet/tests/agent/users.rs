@@ -84,3 +84,19 @@ async fn a_pod_without_ids_to_be_had_says_why() {
     world.pod("plain", json!({})).await;
     world.until_running("plain").await;
 }
+
+/// CVE-2019-11245: a container that restarted, and one whose image was there already, ran as root.
+#[tokio::test]
+async fn a_container_that_restarts_has_the_user_of_its_image_again() {
+    let world = World::linux().await;
+    world.runtime.state.lock().unwrap().users.insert("serve:1".into(), 1000);
+    let context = json!({"runAsNonRoot": true});
+    world.pod("web", json!({"securityContext": context, "containers": [{"name": "c", "image": "serve:1"}]})).await;
+    world.until_running("web").await;
+    let id = world.runtime.state.lock().unwrap().named("c")[0].id.clone();
+    world.runtime.exit(&id, 1);
+    world.until("web", "restarted", |s| s["containerStatuses"][0]["restartCount"] == 1 && s["containerStatuses"][0]["ready"] == true).await;
+    let user = |config: &v1::ContainerConfig| config.linux.clone()?.security_context?.run_as_user.map(|user| user.value);
+    let users: Vec<_> = world.runtime.state.lock().unwrap().named("c").iter().map(|c| user(&c.config)).collect();
+    assert_eq!(users, [Some(1000), Some(1000)]);
+}

@@ -51,6 +51,8 @@ pub struct State {
     pub containers: BTreeMap<String, Container>,
     pub images: BTreeSet<String>,
     pub pulls: Vec<String>,
+    /// The users of images that name one by its number.
+    pub users: BTreeMap<String, i64>,
     /// Name and password with which an image is given away; others are given to everybody.
     pub logins: BTreeMap<String, (String, String)>,
     /// Image, name and password of each pull; no name of one without credentials.
@@ -566,8 +568,10 @@ cri::serve! { ImageService for Runtime {
 
     async fn image_status(&self, r: Request<v1::ImageStatusRequest>) -> Answer<v1::ImageStatusResponse> {
         let name = r.into_inner().image.unwrap_or_default().image;
-        let there = self.state.lock().unwrap().images.contains(&name);
-        let image = there.then(|| v1::Image { id: name.clone(), repo_tags: vec![name], size: 5, ..Default::default() });
+        let state = self.state.lock().unwrap();
+        let uid = state.users.get(&name).map(|value| v1::Int64Value { value: *value });
+        let there = state.images.contains(&name);
+        let image = there.then(|| v1::Image { id: name.clone(), repo_tags: vec![name], size: 5, uid, ..Default::default() });
         Ok(Response::new(v1::ImageStatusResponse { image, ..Default::default() }))
     }
 

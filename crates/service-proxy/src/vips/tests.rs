@@ -142,6 +142,20 @@ fn load_balancer_address_with_proxy_mode_has_no_vip() {
     assert_eq!(ServiceRow::of(&doc).unwrap().load_balancer_ips, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
 }
 
+/// CVE-2021-25736: on Windows such a service led to whatever listens on its port on the node.
+#[test]
+fn a_load_balancer_without_an_address_has_no_vip_of_its_own() {
+    for ingress in [json!(null), json!([]), json!([{}]), json!([{"ip": ""}]), json!([{"ip": "pending"}]), json!([{"hostname": "lb.example"}])] {
+        let mut doc = service(json!({"type": "LoadBalancer", "clusterIP": "10.96.0.7", "ports": [{"port": 80}]}));
+        doc.status = serde_json::from_value(json!({"loadBalancer": {"ingress": ingress}})).unwrap();
+        let row = ServiceRow::of(&doc).unwrap();
+        assert_eq!(row.load_balancer_ips, [] as [IpAddr; 0], "{ingress}");
+        let vips = desired_vips(&Key::new("default", "web"), &row, &[], &NodePolicy::default()).vips;
+        let addresses: Vec<_> = vips.iter().map(|(key, _)| key.address).collect();
+        assert_eq!(addresses, [VipAddress::Ip("10.96.0.7".parse().unwrap())], "{ingress}");
+    }
+}
+
 #[test]
 fn an_endpoint_in_two_slices_counts_once() {
     let spec = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 80}]});

@@ -134,3 +134,25 @@ fn nobody_ordinary_reads_secrets() {
         assert_eq!(permissions(name).iter().any(reads), trusted.contains(&name), "{role}");
     }
 }
+
+/// CVE-2021-25740: who may edit a namespace sent load balancers that others trust to addresses elsewhere.
+#[test]
+fn nobody_ordinary_writes_endpoints() {
+    let what = ["/endpoints", "discovery.k8s.io/endpointslices", "*/*"];
+    let writes = |permission: &String| {
+        let (verb, on) = permission.split_once(' ').unwrap();
+        ["create", "update", "patch", "*"].contains(&verb) && what.contains(&on)
+    };
+    let all = by_name();
+    let names = all.keys().filter_map(|name| name.strip_prefix("ClusterRole /"));
+    let found: BTreeSet<&str> = names.filter(|name| permissions(name).iter().any(writes)).collect();
+    let trusted = [
+        "cluster-admin",
+        "mullion:controllers",
+        "system:controller:endpoint-controller",
+        "system:controller:endpointslice-controller",
+        "system:controller:endpointslicemirroring-controller",
+        "system:controller:generic-garbage-collector",
+    ];
+    assert_eq!(found, BTreeSet::from(trusted));
+}
