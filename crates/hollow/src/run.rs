@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use cluster::{ApiServer, Informer, Key, Selection};
-use host::{HostError, HostFacts, HostRoot};
+use host::{HostFacts, HostRoot, Space};
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -23,8 +22,6 @@ pub struct Config {
     /// The connections to the API server.
     pub pool: Arc<Pool>,
     pub nodes: Vec<NodePlan>,
-    /// Each node's drive C is `NAME/c` below it.
-    pub directory: PathBuf,
     pub os: NodeOs,
     pub capacity: kubelet::Capacity,
     pub eviction: kubelet::Eviction,
@@ -34,13 +31,12 @@ pub struct Config {
     pub version: String,
 }
 
+/// The drive of a node.
+const DRIVE: Space = Space { capacity: 100 << 30, available: 100 << 30, inodes: 0, inodes_free: 0 };
+
 /// Why the hollow nodes cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum HollowError {
-    #[error("cannot make the directory {} of a hollow node", .path.display())]
-    Directory { path: PathBuf, source: std::io::Error },
-    #[error("cannot use the directory of the hollow node {node}")]
-    Root { node: String, source: HostError },
     #[error("the agent of the hollow node {node} ended")]
     Agent { node: String, source: kubelet::RunError },
     #[error("the agent of a hollow node failed")]
@@ -57,11 +53,11 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Holl
         let client = config.pool.client(number, &user(&node.name));
         let api = ApiServer::default();
         let runtime = Arc::new(Runtime::default());
-        let agent = agent(&config, node, client.clone(), &api, &runtime)?;
+        let agent = agent(&config, node, client.clone(), &api, &runtime);
         let (name, end) = (node.name.clone(), shutdown.clone());
         tasks.spawn(async move {
             tokio::select! {
-                ended = kubelet::run(agent, end) => ended.map_err(|source| HollowError::Agent { node: name, source }),
+                ended = Box::pin(kubelet::run(agent, end)) => ended.map_err(|source| HollowError::Agent { node: name, source }),
                 never = keep_network(client, api, name.clone(), runtime) => match never {},
             }
         });
@@ -75,18 +71,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), Holl
 }
 
 /// The configuration of a node's agent.
-fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer, runtime: &Arc<Runtime>) -> Result<kubelet::Config, HollowError> {
-    let drive = config.directory.join(&node.name).join("c");
-    std::fs::create_dir_all(&drive).map_err(|source| HollowError::Directory { path: drive.clone(), source })?;
-    let root = HostRoot::windows(config.os, [('C', drive)]).map_err(|source| HollowError::Root { node: node.name.clone(), source })?;
-    Ok(kubelet::Config {
+fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer, runtime: &Arc<Runtime>) -> kubelet::Config {
+    kubelet::Config {
         client,
         api: api.clone(),
         node_name: node.name.clone(),
         os: config.os,
         node_ips: vec![node.address.into()],
         cri: cri::Client::in_process("hollow", runtime.clone()),
-        root: Arc::new(root),
+        root: Arc::new(HostRoot::memory(config.os, DRIVE)),
         root_dir: "/var/lib/kubelet".to_owned(),
         facts: HostFacts::simulated(config.os, &node.machine_id.to_string(), &node.boot_id.to_string()),
         capacity: config.capacity,
@@ -124,7 +117,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         client_certificate: None,
         server: None,
         healthz: None,
-    })
+    }
 }
 
 /// Hands the node's pod CIDR to the runtime: the part that the pod network has on other nodes. The watch is that of the agent.

@@ -1,7 +1,6 @@
 //! Hollow nodes on a real API server, over TLS.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::sync::Arc;
 
 use hollow::{NodePlan, Pool};
@@ -50,11 +49,10 @@ async fn prepare(admin: &Client, ca: &str) {
     create(Api::<ClusterRoleBinding>::all(admin.clone()), binding).await;
 }
 
-fn config(pool: &Arc<Pool>, nodes: &[NodePlan], directory: &Path) -> hollow::Config {
+fn config(pool: &Arc<Pool>, nodes: &[NodePlan]) -> hollow::Config {
     hollow::Config {
         pool: pool.clone(),
         nodes: nodes.to_vec(),
-        directory: directory.to_owned(),
         os: NodeOs::Windows { build: 20348 },
         capacity: kubelet::Capacity { cpu_millis: 8000, memory_bytes: 16 << 30, pods: 110, ephemeral_storage_bytes: 0 },
         eviction: kubelet::Eviction::default(),
@@ -102,7 +100,7 @@ async fn hollow_nodes_run_pods_as_themselves_over_shared_connections() {
     let plans = hollow::nodes(NODES, Uuid::from_u128(1), Uuid::from_u128(2));
     let pool = Pool::new(&kubeconfig, plans.len()).await.unwrap();
     let end = CancellationToken::new();
-    let run = tokio::spawn(hollow::run(config(&pool, &plans, dir.path()), end.clone()));
+    let run = tokio::spawn(hollow::run(config(&pool, &plans), end.clone()));
     let nodes = Api::<Node>::all(admin.clone());
     give_pod_cidrs(&nodes).await;
 
@@ -139,7 +137,7 @@ async fn hollow_nodes_run_pods_as_themselves_over_shared_connections() {
     run.await.unwrap().unwrap();
     let end = CancellationToken::new();
     let rebooted = hollow::nodes(NODES, Uuid::from_u128(1), Uuid::from_u128(3));
-    let run = tokio::spawn(hollow::run(config(&pool, &rebooted, dir.path()), end.clone()));
+    let run = tokio::spawn(hollow::run(config(&pool, &rebooted), end.clone()));
     until_async("every pod to have run twice", async || {
         let all = pods.list(&ListParams::default()).await.unwrap().items;
         let twice = |pod: &Pod| pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten()).all(|c| c.restart_count == 1);

@@ -8,21 +8,25 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::PathBuf;
 
 use kube_rules::{NodeOs, PathError, PodPath};
+
+use drive::Drive;
 
 #[cfg(any(windows, test))]
 mod acl;
 #[cfg(all(test, target_os = "linux"))]
 mod cve_tests;
+mod drive;
 #[cfg(target_os = "linux")]
 #[path = "root/linux.rs"]
 mod imp;
 #[cfg(windows)]
 #[path = "root/windows.rs"]
 mod imp;
+mod memory;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 
@@ -118,12 +122,14 @@ pub type Socket = std::net::TcpStream;
 /// A unix socket at which others connect.
 #[derive(Debug)]
 pub struct SocketListener {
-    #[cfg(unix)]
-    inner: std::os::unix::net::UnixListener,
-    /// std's listener takes no address of this family.
-    #[cfg(windows)]
-    inner: socket2::Socket,
+    inner: Listener,
 }
+
+#[cfg(unix)]
+type Listener = std::os::unix::net::UnixListener;
+/// std's listener takes no address of this family.
+#[cfg(windows)]
+type Listener = socket2::Socket;
 
 impl SocketListener {
     /// The next connection, for an asynchronous reactor (it does not block). Blocks until there is one.
@@ -221,11 +227,11 @@ pub struct VolumeFile {
     pub group: Option<u32>,
 }
 
-/// A node's root: one directory on Linux, one per drive on Windows.
+/// A node's root: one directory on Linux, one per drive on Windows; or memory.
 #[derive(Debug)]
 pub struct HostRoot {
     os: NodeOs,
-    drives: BTreeMap<Option<char>, imp::Root>,
+    drives: BTreeMap<Option<char>, Drive>,
 }
 
 impl HostRoot {
@@ -243,6 +249,12 @@ impl HostRoot {
             map.insert(Some(letter), open_root(Some(letter), dir)?);
         }
         Ok(HostRoot { os, drives: map })
+    }
+
+    /// Drive C of a simulated Windows node of `os`, in memory: it ends with this value. It reports `space`, and holds at most 64 MiB whatever
+    /// that says. Its files are read and written by name alone: nothing in it can be opened, and there are no links.
+    pub fn memory(os: NodeOs, space: Space) -> Self {
+        HostRoot { os, drives: BTreeMap::from([(Some('C'), Drive::Memory(memory::Root::new(space)))]) }
     }
 
     /// The operating system whose path forms apply.
@@ -267,8 +279,8 @@ impl HostRoot {
 
     /// What a path leads to, following links inside the root; None when nothing is there.
     pub fn kind(&self, path: &PodPath) -> Result<Option<FileKind>, HostError> {
-        match self.resolve(path) {
-            Ok(found) => Ok(Some(found.kind)),
+        match self.root(path)?.kind(path.components()).map_err(error("open", path)) {
+            Ok(kind) => Ok(Some(kind)),
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e),
         }
@@ -325,14 +337,11 @@ impl HostRoot {
 
     /// At most `limit` bytes of a file; None when it does not exist.
     pub fn read(&self, path: &PodPath, limit: u64) -> Result<Option<Vec<u8>>, HostError> {
-        let file = match self.open_read(path) {
-            Ok(file) => file,
-            Err(e) if e.is_not_found() => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes).map_err(error("read", path))?;
-        Ok(Some(bytes))
+        match self.root(path)?.read(path.components(), limit).map_err(error("read", path)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// Replaces a file: readers see the old or the new content, never a part.
@@ -493,17 +502,10 @@ impl HostRoot {
 
     /// What a file takes on its file system, links inside the root followed. Nothing there takes nothing.
     pub fn usage_of_file(&self, path: &PodPath) -> Result<Usage, HostError> {
-        let found = match self.resolve(path) {
-            Ok(found) => found,
-            Err(error) if error.is_not_found() => return Ok(Usage::default()),
-            Err(error) => return Err(error),
-        };
-        let metadata = found.handle.metadata().map_err(|source| HostError::Io { operation: "measure", path: path.to_string(), source })?;
-        #[cfg(unix)]
-        let bytes = std::os::unix::fs::MetadataExt::blocks(&metadata).saturating_mul(512);
-        #[cfg(not(unix))]
-        let bytes = metadata.len();
-        Ok(Usage { bytes, inodes: 1 })
+        match self.root(path)?.usage_of_file(path.components()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Usage::default()),
+            other => other.map_err(error("measure", path)),
+        }
     }
 
     /// What a directory and everything below it take on its own file system. Links are not followed, and mounts below it do not count.
@@ -515,7 +517,7 @@ impl HostRoot {
         }
     }
 
-    fn root(&self, path: &PodPath) -> Result<&imp::Root, HostError> {
+    fn root(&self, path: &PodPath) -> Result<&Drive, HostError> {
         if path.is_remote() {
             return Err(PathError::NotLocal(path.to_string()).into());
         }
@@ -542,9 +544,9 @@ fn too_deep() -> io::Error {
     io::Error::other(format!("it has more than {MAX_DEPTH} directories within each other"))
 }
 
-fn open_root(letter: Option<char>, dir: PathBuf) -> Result<imp::Root, HostError> {
+fn open_root(letter: Option<char>, dir: PathBuf) -> Result<Drive, HostError> {
     let shown = dir.display().to_string();
-    imp::Root::open(dir, letter.is_some()).map_err(|source| HostError::Io { operation: "open the node's root", path: shown, source })
+    imp::Root::open(dir, letter.is_some()).map(Drive::Disk).map_err(|source| HostError::Io { operation: "open the node's root", path: shown, source })
 }
 
 fn error(operation: &'static str, path: &PodPath) -> impl FnOnce(io::Error) -> HostError {

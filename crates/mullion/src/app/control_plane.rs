@@ -76,7 +76,7 @@ async fn run(args: ControlPlaneArgs) -> Result<()> {
         () = controllers::run(manager(), controllers, shutdown.clone()) => {}
         () = controllers::run_autoscaler(manager(), api.clone(), controllers::AUTOSCALER_PERIOD, shutdown.clone()) => {}
         () = controllers::run_certificates(manager(), api.clone(), Arc::new(authority), shutdown.clone()) => {}
-        () = controllers::run_local_volumes(manager(), api.clone(), Arc::new(Disks::new(args.hosts_dir.clone())), shutdown.clone()) => {}
+        () = controllers::run_local_volumes(manager(), api.clone(), Arc::new(Disks::new(args.hosts_dir.clone(), args.hollow)), shutdown.clone()) => {}
         () = controllers::run_scheduler(client("system:kube-scheduler", &[], "kube-scheduler"), api.clone(), scheduler, shutdown.clone()) => {}
         end = dns::run(client("system:kube-dns", &[], "coredns"), dns) => end.context("the cluster's DNS ended")?,
         end = pod_routes(manager(), &api, &args) => end.context("keeping routes to pods ended")?,

@@ -374,9 +374,6 @@ impl ControlPlaneArgs {
 pub struct HollowNodesArgs {
     #[arg(long)]
     pub kubeconfig: PathBuf,
-    /// Directory of the hosts' disks
-    #[arg(long)]
-    pub hosts_dir: PathBuf,
     #[arg(long)]
     pub nodes: u32,
     /// Names the cluster

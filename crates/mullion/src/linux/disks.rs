@@ -1,20 +1,23 @@
 //! Directories of local volumes: on the nodes' disks, which on one machine are directories of DIR.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
 use controllers::LocalVolumes;
 use host::{HostRoot, NodeOs, PodPath};
 
-/// `DIR/hosts`.
+/// `DIR/hosts`, and the nodes that have no disk there: the directories of hollow nodes are in the memory of their agents, which make them when
+/// a pod uses them.
 pub struct Disks {
     hosts: PathBuf,
+    hollow: BTreeSet<String>,
 }
 
 impl Disks {
-    /// The disks of the hosts below `hosts`.
-    pub fn new(hosts: PathBuf) -> Self {
-        Self { hosts }
+    /// The disks of the hosts below `hosts`, beside so many hollow nodes.
+    pub fn new(hosts: PathBuf, hollow: u32) -> Self {
+        Self { hosts, hollow: hollow::names(hollow).collect() }
     }
 
     /// The disks of a node and a path on them, in the node's own form. A Windows host is known by its drives.
@@ -33,11 +36,17 @@ impl Disks {
 
 impl LocalVolumes for Disks {
     fn create(&self, node: &str, path: &str) -> io::Result<()> {
+        if self.hollow.contains(node) {
+            return Ok(());
+        }
         let (root, path) = self.find(node, path)?;
         root.create_dir_all(&path, 0o777).map_err(io::Error::other)
     }
 
     fn remove(&self, node: &str, path: &str) -> io::Result<()> {
+        if self.hollow.contains(node) {
+            return Ok(());
+        }
         let (root, path) = self.find(node, path)?;
         root.remove_tree(&path).map_err(io::Error::other)
     }
@@ -53,7 +62,7 @@ mod tests {
         for made in ["lin/root", "win/c"] {
             std::fs::create_dir_all(dir.path().join(made)).unwrap();
         }
-        let disks = Disks::new(dir.path().to_owned());
+        let disks = Disks::new(dir.path().to_owned(), 1);
         for (node, path, place) in [("lin", "/var/lib/v/pv", "lin/root/var/lib/v/pv"), ("win", "C:\\var\\lib\\v\\pv", "win/c/var/lib/v/pv")] {
             disks.create(node, path).unwrap();
             disks.create(node, path).expect("that it is there is fine");
@@ -64,5 +73,8 @@ mod tests {
             assert!(!place.exists() && place.parent().unwrap().is_dir());
         }
         assert!(disks.create("nobody", "/x").is_err());
+        disks.create("hollow-0001", "C:\\x").expect("its agent makes it");
+        disks.remove("hollow-0001", "C:\\x").expect("it has none");
+        assert!(disks.create("hollow-0002", "C:\\x").is_err(), "there is one hollow node");
     }
 }

@@ -35,7 +35,6 @@ async fn run(args: HollowNodesArgs) -> Result<()> {
     let config = hollow::Config {
         pool,
         nodes,
-        directory: args.hosts_dir,
         os: NodeOs::Windows { build: BUILD },
         capacity: CAPACITY,
         eviction: kubelet::Eviction { thresholds, ..kubelet::Eviction::default() },

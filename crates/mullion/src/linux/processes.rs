@@ -108,7 +108,6 @@ fn hollow_nodes(inputs: &Inputs<'_>) -> ProcessSpec {
     let dirs = inputs.dirs;
     let argv = Argv::new(HOLLOW_NODES)
         .path("kubeconfig", dirs.dir.join("pki").join(HOLLOW_KUBECONFIG))
-        .path("hosts-dir", dirs.dir.join("hosts"))
         .opt("nodes", inputs.cluster.hollow)
         .opt("identity", inputs.identity)
         .opt("boot", inputs.boot)
