@@ -15,14 +15,11 @@ use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube::{
-    Api,
-    api::{Patch, PatchParams, PostParams},
-};
+use kube::{Api, api::Patch};
 use thiserror_ext::AsReport;
 use tokio::sync::mpsc;
 
-use crate::{Client, is_not_found};
+use crate::{Client, is_not_found, unread};
 use correlate::{Correlator, Note, Verdict};
 
 /// Notes waiting to be written (upstream: `maxQueuedEvents`).
@@ -95,7 +92,7 @@ impl Writer {
     async fn run(mut self, mut notes: mpsc::Receiver<Note>) {
         while let Some(note) = notes.recv().await {
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-            while let Err(error) = self.write(&note).await {
+            while let Err(error) = Box::pin(self.write(&note)).await {
                 if !worth_retrying(&error) || backoff.attempts() + 1 >= ATTEMPTS {
                     self.lost(&note, &error);
                     break;
@@ -126,10 +123,10 @@ impl Writer {
         let mut count = 1;
         if let Some((name, bumped)) = bump {
             let patch = serde_json::json!({"count": bumped, "lastTimestamp": Time(note.at), "message": message});
-            match events.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            match unread::patch(&events, &name, &Patch::Merge(patch)).await {
                 Err(error) if is_not_found(&error) => count = bumped,
                 Err(error) => return Err(error),
-                Ok(_) => {
+                Ok(()) => {
                     self.correlator.written(note, name, bumped);
                     return Ok(());
                 }
@@ -137,7 +134,7 @@ impl Writer {
         }
         let event = self.render(note, &message, count);
         let name = event.metadata.name.clone().unwrap_or_default();
-        events.create(&PostParams::default(), &event).await?;
+        unread::create(&events, &event).await?;
         self.correlator.written(note, name, count);
         Ok(())
     }

@@ -25,9 +25,13 @@ pub async fn keep_node_lease(client: Client, node: &str, owner_uid: impl Fn() ->
     loop {
         let owner_uid = &owner_uid();
         // A connection that died quietly must not cost the lease.
-        let attempt = tokio::time::timeout(renewal, renew(&leases, &Holder { node, owner_uid, seconds }, held.take())).await;
+        let holder = Holder { node, owner_uid, seconds };
+        let renewed = Box::pin(renew(&leases, &holder, held.take()));
+        let attempt = tokio::time::timeout(renewal, renewed).await;
         match attempt.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into()))) {
-            Ok(lease) => {
+            Ok(mut lease) => {
+                // The server keeps the record of who wrote what where none is sent.
+                lease.metadata.managed_fields = None;
                 held = Some(lease);
                 backoff.reset();
                 tokio::time::sleep(renewal).await;

@@ -17,6 +17,7 @@ mod reflect;
 mod renewal;
 mod retry;
 mod server;
+pub mod unread;
 
 pub use client::{client_from_kubeconfig, config_from_kubeconfig, install_crypto_provider, with_certificate, with_user_agent};
 pub use events::{EventRecorder, EventType};

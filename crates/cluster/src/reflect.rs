@@ -91,7 +91,8 @@ where
             reflector.server.count_fallback(&reflector.resource);
         }
         let strategy = if streaming { InitialListStrategy::StreamingList } else { InitialListStrategy::ListWatch };
-        let stream = watcher(lean(api.clone()), selection.watcher_config(strategy));
+        // On the heap once, not in each future that it is handed to.
+        let stream = Box::pin(watcher(lean(api.clone()), selection.watcher_config(strategy)));
         pages = match reflector.follow(stream, streaming).await {
             End::Again => false,
             End::Pages { reason, remember } => {
@@ -131,8 +132,11 @@ struct Listing {
 
 impl Reflector {
     /// Takes events until the list has to be had in another way.
-    async fn follow<K: Resource + 'static>(&mut self, stream: impl Stream<Item = watcher::Result<Event<Lean<K>>>>, streaming: bool) -> End {
-        pin_mut!(stream);
+    async fn follow<K: Resource + 'static>(
+        &mut self,
+        mut stream: impl Stream<Item = watcher::Result<Event<Lean<K>>>> + Unpin,
+        streaming: bool,
+    ) -> End {
         let mut listing = Listing { underway: true, times: None, failed: false, attempts: 0 };
         let (server, watch) = (self.server.clone(), self.watch.clone());
         // A reader that joins sees the list begin, or waits for the next one.

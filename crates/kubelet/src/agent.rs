@@ -366,7 +366,7 @@ impl Agent {
             let notice = tokio::select! {
                 notice = events.next(), if !looks.are_all_there_is => notice,
                 () = waited => {
-                    self.look(&mut seen).await;
+                    Box::pin(self.look(&mut seen)).await;
                     looks.looked(Instant::now());
                     continue;
                 }
@@ -391,7 +391,7 @@ impl Agent {
                 }
                 None => (looks.without_events, looks.are_all_there_is) = (true, true),
             }
-            self.look(&mut seen).await;
+            Box::pin(self.look(&mut seen)).await;
             looks.looked(Instant::now());
         }
     }

@@ -118,7 +118,7 @@ impl Agent {
     pub(crate) async fn keep_dead_containers(self: Arc<Self>, policy: DeadContainers) {
         loop {
             tokio::time::sleep(INTERVAL).await;
-            if let Err(error) = self.collect_dead(&policy, false).await {
+            if let Err(error) = Box::pin(self.collect_dead(&policy, false)).await {
                 tracing::warn!(error = %error.as_report(), "cannot remove dead containers; trying again");
             }
         }

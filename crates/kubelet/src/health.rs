@@ -131,7 +131,7 @@ pub(crate) async fn follow(
     let mut changed: Option<Instant> = None;
     let mut asked = false;
     loop {
-        let seen = look_long(&client, patience, &health).await;
+        let seen = Box::pin(look_long(&client, patience, &health)).await;
         // One that hung is told of already.
         if !health.borrow().runtime_ready {
             tolerance = Tolerance::default();

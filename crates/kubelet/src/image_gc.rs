@@ -136,7 +136,7 @@ impl Collector {
         }
         let began = Timestamp::now();
         loop {
-            if let Err(error) = self.collect(began, Timestamp::now()).await {
+            if let Err(error) = Box::pin(self.collect(began, Timestamp::now())).await {
                 tracing::warn!(error = %error.as_report(), "cannot remove unused images; trying again");
             }
             tokio::time::sleep(self.policy.interval).await;

@@ -525,11 +525,11 @@ impl NodeKeeper {
                 old = status;
             }
             let missing = self.lists.missing().len();
-            let now = self.compute(&old).await;
+            let now = Box::pin(self.compute(&old)).await;
             // The life-cycle controller writes Unknown when the lease has not been renewed for long.
             let overruled = node.is_some() && is_status_ready(&serde_json::to_value(&old).unwrap_or_default()) != is_status_ready(&last);
             if overruled || differs(&now, &last) || reported.elapsed() >= self.report {
-                match self.patch_status(&now).await {
+                match Box::pin(self.patch_status(&now)).await {
                     Ok(_) => {
                         backoff.reset();
                         reported = tokio::time::Instant::now();
@@ -540,7 +540,7 @@ impl NodeKeeper {
                     }
                     Err(error) if cluster::is_not_found(&error) => {
                         tracing::warn!("the Node object is gone; registering again");
-                        old = self.register().await.status.unwrap_or_default();
+                        old = Box::pin(self.register()).await.status.unwrap_or_default();
                         last = serde_json::to_value(&old).unwrap_or_default();
                     }
                     Err(error) => {
@@ -551,7 +551,7 @@ impl NodeKeeper {
                 }
             }
             if let Some(node) = node
-                && let Err(error) = self.reassert(&node).await
+                && let Err(error) = Box::pin(self.reassert(&node)).await
             {
                 tracing::warn!(node = self.facts.name(), error = %error.as_report(), "restoring the node's labels failed");
             }

@@ -84,7 +84,7 @@ fn plan(log: &str, names: &[String], files: u32) -> Vec<Step> {
 pub(crate) async fn keep(client: cri::Client, root: Arc<HostRoot>, settings: LogRotation) {
     loop {
         tokio::time::sleep(settings.interval).await;
-        if let Err(error) = pass(&client, &root, settings).await {
+        if let Err(error) = Box::pin(pass(&client, &root, settings)).await {
             tracing::warn!(error = %error.as_report(), "looking for large container logs failed; trying again");
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use backoff::Backoff;
 use cluster::{EventRecorder, EventType, Informer, Key, Selection};
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
 use kube_rules::Quantity;
@@ -84,10 +85,13 @@ pub enum RunError {
 /// When the configuration cannot be used; lost connections are never an error.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let mut tasks = JoinSet::new();
-    let work = start(config, &mut tasks);
-    tokio::select! {
-        () = shutdown.cancelled() => return Ok(()),
-        started = work => started?,
+    {
+        // On the heap, and only until it is done: the start holds many times what is left of it.
+        let work = Box::pin(start(config, &mut tasks));
+        tokio::select! {
+            () = shutdown.cancelled() => return Ok(()),
+            started = work => started?,
+        }
     }
     // The tasks run for ever; one that ends has failed.
     tokio::select! {
@@ -374,7 +378,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         // The first look at the runtime and at the API, so that the Node is complete (and perhaps Ready) from birth.
         let runtime = async { drop(first.wait_for(|h| !h.name.is_empty()).await) };
         let _ = tokio::time::timeout(FIRST_LOOK, async { tokio::join!(runtime, keeper.lists.complete()) }).await;
-        let registered = keeper.register().await;
+        let registered = Box::pin(keeper.register()).await;
         let first = registered.metadata.uid.clone().unwrap_or_default();
         let key = Key::cluster(&name);
         let uid = || node.get(key.clone()).and_then(|node| node.metadata.uid.clone()).unwrap_or_else(|| first.clone());
@@ -525,9 +529,9 @@ fn follow_statics(config: &Config, agent: &Arc<Agent>, tasks: &mut Tasks) {
     tasks.spawn(forever(statics::mirror::keep(agent.clone())));
 }
 
-async fn forever(work: impl Future<Output = ()>) -> std::io::Result<()> {
-    work.await;
-    Ok(())
+/// No async function: its future would hold the work twice.
+fn forever(work: impl Future<Output = ()>) -> impl Future<Output = std::io::Result<()>> {
+    work.map(Ok)
 }
 
 /// Pods wait for the network; workers are woken when it comes or goes.
@@ -561,13 +565,13 @@ async fn take_pods(agent: Arc<Agent>, mut of_api: mpsc::UnboundedReceiver<PodCha
         orphans.pods.synced().await;
         orphans.statics.read().await;
         let held = loop {
-            match orphans.remove_orphans().await {
+            match Box::pin(orphans.remove_orphans()).await {
                 Ok(held) => break held,
                 Err(error) => tracing::warn!(error = %error.as_report(), "looking for pods without an owner failed; trying again"),
             }
             tokio::time::sleep(Duration::from_secs(2)).await;
         };
-        remove_left(&orphans, held).await;
+        Box::pin(remove_left(&orphans, held)).await;
     });
     agent.dispatch(changes).await;
 }

@@ -8,20 +8,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cluster::{Informer, Key};
+use cluster::{Informer, Key, unread};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use serde_json::{Value, json};
 use thiserror_ext::AsReport;
 use tokio::sync::{Notify, watch};
 
 use crate::pod::status::{DISRUPTION_TARGET, OWN_CONDITIONS};
 
-/// Status fields the agent writes; the others belong to someone else.
+/// Status fields the agent writes beside conditions; the others belong to someone else. The start time is written once.
 const OWN_FIELDS: [&str; 15] = [
     "allocatedResources",
-    "conditions",
     "containerStatuses",
     "ephemeralContainerStatuses",
     "hostIP",
@@ -35,13 +34,15 @@ const OWN_FIELDS: [&str; 15] = [
     "qosClass",
     "reason",
     "resources",
+    "startTime",
 ];
 
 struct Entry {
     key: Key,
     /// The UID is that of a static pod: the status belongs to its mirror.
     mirrored: bool,
-    status: Value,
+    /// As JSON: a tree of values takes ten times as much, for as long as the pod lives.
+    status: Arc<str>,
     dirty: bool,
     failures: u32,
     retry_at: Option<Instant>,
@@ -73,14 +74,14 @@ impl Statuses {
 
     /// Notes a pod's status; returns at once.
     pub(crate) fn report(&self, uid: &str, key: Key, mirrored: bool, status: &PodStatus) {
-        let status = serde_json::to_value(status).unwrap_or_default();
+        let status = serde_json::to_string(status).unwrap_or_default();
         let mut entries = self.entries();
         let before = entries.get(uid);
-        if before.is_some_and(|e| e.status == status) {
+        if before.is_some_and(|e| *e.status == *status) {
             return;
         }
         let (failures, retry_at) = before.map_or((0, None), |e| (e.failures, e.retry_at));
-        let entry = Entry { key, mirrored, status, dirty: true, failures, retry_at };
+        let entry = Entry { key, mirrored, status: status.into(), dirty: true, failures, retry_at };
         entries.insert(uid.to_owned(), entry);
         self.work.notify_one();
     }
@@ -115,28 +116,29 @@ impl Statuses {
     pub(crate) async fn run(&self) {
         loop {
             let now = Instant::now();
-            let due: Vec<(String, Key, bool, Value)> = self
+            let due: Vec<(String, Key, bool, Arc<str>)> = self
                 .entries()
                 .iter()
                 .filter(|(_, e)| e.dirty && e.retry_at.is_none_or(|at| at <= now))
                 .map(|(uid, e)| (uid.clone(), e.key.clone(), e.mirrored, e.status.clone()))
                 .collect();
             for (uid, key, mirrored, status) in due {
-                let result = self.send(&uid, &key, mirrored, &status).await;
+                let wanted = serde_json::from_str(&status).unwrap_or_default();
+                let result = Box::pin(self.send(&uid, &key, mirrored, &wanted)).await;
                 self.settle(&uid, &status, result);
             }
             self.rest().await;
         }
     }
 
-    fn settle(&self, uid: &str, status: &Value, result: kube::Result<()>) {
+    fn settle(&self, uid: &str, status: &str, result: kube::Result<()>) {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(uid) else {
             return;
         };
         match result {
             Ok(()) => {
-                entry.dirty = entry.status != *status;
+                entry.dirty = *entry.status != *status;
                 entry.failures = 0;
                 entry.retry_at = None;
                 self.sent.send_modify(|n| *n += 1);
@@ -170,9 +172,9 @@ impl Statuses {
     async fn send(&self, uid: &str, key: &Key, mirrored: bool, status: &Value) -> kube::Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.ns);
         let mut current = match self.pods.get(key) {
-            Some(pod) => (*pod).clone(),
+            Some(pod) => pod,
             None => match self.fetch(&api, key).await? {
-                Some(pod) => pod,
+                Some(pod) => Arc::new(pod),
                 None => return Ok(()),
             },
         };
@@ -181,18 +183,18 @@ impl Statuses {
             let Some(patch) = patch(&current, &target, status) else {
                 return Ok(());
             };
-            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-                Ok(_) => return Ok(()),
+            match unread::patch_status(&api, &key.name, &Patch::Merge(patch)).await {
+                Ok(()) => return Ok(()),
                 Err(e) if cluster::is_not_found(&e) => return Ok(()),
                 Err(e) if cluster::is_conflict(&e) => match self.fetch(&api, key).await? {
-                    Some(pod) => current = pod,
+                    Some(pod) => current = Arc::new(pod),
                     None => return Ok(()),
                 },
                 Err(e) => return Err(e),
             }
         }
         let Some(last) = target(&current, uid, mirrored).and_then(|target| patch(&current, &target, status)) else { return Ok(()) };
-        api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(last)).await.map(drop)
+        unread::patch_status(&api, &key.name, &Patch::Merge(last)).await
     }
 
     /// The pod as the API has it; None when it is gone there.
@@ -214,30 +216,30 @@ fn target(current: &Pod, uid: &str, mirrored: bool) -> Option<String> {
 
 /// The merge patch that brings `current` to `status`; None when nothing differs.
 fn patch(current: &Pod, uid: &str, status: &Value) -> Option<Value> {
-    let old = serde_json::to_value(current.status.clone().unwrap_or_default()).unwrap_or_default();
-    let mut wanted = status.clone();
+    let old = current.status.as_ref().map_or(Value::Null, |old| serde_json::to_value(old).unwrap_or_default());
+    let of_old = conditions(&old);
     // Foreign conditions as the API has them now.
     let foreign = |c: &&Value| !OWN_CONDITIONS.iter().any(|own| c["type"] == *own);
     // Of a shared condition the agent writes its own reason alone.
     let shared = |c: &&Value| c["type"] == DISRUPTION_TARGET && c["reason"] == "TerminationByKubelet";
     let ours = |c: &&Value| OWN_CONDITIONS.iter().any(|own| c["type"] == *own) || shared(c);
-    let list = |v: &Value| v["conditions"].as_array().cloned().unwrap_or_default();
-    let mut conditions: Vec<Value> = list(&wanted).iter().filter(ours).cloned().collect();
-    let replaced = |c: &&Value| conditions.iter().any(|own| own["type"] == c["type"]);
-    let theirs: Vec<Value> = list(&old).iter().filter(foreign).filter(|c| !replaced(c)).cloned().collect();
-    for c in &mut conditions {
+    let mut wanted: Vec<Value> = conditions(status).iter().filter(ours).cloned().collect();
+    let replaced = |c: &&Value| wanted.iter().any(|own| own["type"] == c["type"]);
+    let theirs: Vec<Value> = of_old.iter().filter(foreign).filter(|c| !replaced(c)).cloned().collect();
+    for c in &mut wanted {
         // A transition time that the API has already stays as it is.
-        if let Some(before) = list(&old).iter().find(|o| o["type"] == c["type"] && o["status"] == c["status"]) {
+        if let Some(before) = of_old.iter().find(|o| o["type"] == c["type"] && o["status"] == c["status"]) {
             c["lastTransitionTime"] = before["lastTransitionTime"].clone();
         }
     }
-    conditions.extend(theirs);
-    wanted["conditions"] = Value::Array(sorted(conditions));
-    let mut old = old;
-    old["conditions"] = Value::Array(sorted(list(&old)));
+    wanted.extend(theirs);
+    let wanted = sorted(wanted);
     let mut change = serde_json::Map::new();
-    for field in OWN_FIELDS.into_iter().chain(["startTime"]) {
-        let (before, after) = (old.get(field), wanted.get(field));
+    if wanted != sorted(of_old.to_vec()) {
+        change.insert("conditions".to_owned(), Value::Array(wanted));
+    }
+    for field in OWN_FIELDS {
+        let (before, after) = (old.get(field), status.get(field));
         if before == after || (field == "startTime" && before.is_some()) {
             continue;
         }
@@ -248,6 +250,11 @@ fn patch(current: &Pod, uid: &str, status: &Value) -> Option<Value> {
     }
     let version = current.metadata.resource_version.clone();
     Some(json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": change}))
+}
+
+/// The conditions of a status.
+fn conditions(status: &Value) -> &[Value] {
+    status.get("conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// A value that a merge patch puts in the place of another: members of an object that are gone are null in it.

@@ -193,7 +193,11 @@ impl Worker {
                 }
                 None => event,
             };
+            let is_object = matches!(event, Event::Pod(_));
             let out = on(event, &mut self.state, now);
+            if is_object {
+                self.agent.renew(&self.uid, &self.state.pod);
+            }
             self.report(&out);
             if self.state.ends() {
                 self.mounting.cancel();

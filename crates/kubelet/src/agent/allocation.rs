@@ -34,6 +34,14 @@ impl Agent {
         }
     }
 
+    /// The newest object of a pod that holds resources takes the place of the one that was admitted: two are not kept. One that differs in
+    /// what it is given waits for the decision about that.
+    pub(crate) fn renew(&self, uid: &str, pod: &Arc<Pod>) {
+        if let Some(held) = self.admitted().get_mut(uid).filter(|held| held.spec == pod.spec) {
+            *held = pod.clone();
+        }
+    }
+
     /// The pod waits for nothing.
     pub(crate) fn forget_deferred(&self, uid: &str) {
         self.waiting().remove(uid);

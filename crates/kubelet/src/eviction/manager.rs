@@ -46,7 +46,7 @@ impl Manager {
         let mut state = State::default();
         let mut evicting = BTreeSet::new();
         loop {
-            if let Err(error) = self.pass(&mut state, &mut evicting).await {
+            if let Err(error) = Box::pin(self.pass(&mut state, &mut evicting)).await {
                 tracing::warn!(error = %error.as_report(), "cannot see how much of the node's resources is left; trying again");
             }
             tokio::time::sleep(self.config.interval).await;

@@ -212,7 +212,7 @@ impl PodState {
         let asked = resize::resources(&pod);
         // A pod that another agent left was given what it asked for, as far as anyone knows.
         let saved = record.clone();
-        let record = record.unwrap_or_else(|| Record { allocated: asked.clone(), actuated: asked });
+        let record = record.unwrap_or_else(|| Record::of(asked));
         PodState {
             pod: resize::with_resources(&pod, &record.allocated),
             asked: pod,
@@ -672,9 +672,7 @@ impl PodState {
     fn begin_start(&mut self, start: &Start, now: Timestamp) {
         self.memory.starting.insert(start.container.clone());
         self.memory.images.remove(&start.container);
-        if let Some(allocated) = self.record.allocated.get(&start.container) {
-            self.record.actuated.insert(start.container.clone(), allocated.clone());
-        }
+        self.record.actuate(&start.container);
         let hash = self.spec_of(&start.container).map(|c| container_hash(&c)).unwrap_or_default();
         if let Some(before) = self.observed.ended(&start.container, &self.memory) {
             let ended = self.memory.ended_at(before).unwrap_or(now);

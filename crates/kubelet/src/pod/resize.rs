@@ -24,8 +24,44 @@ pub(crate) type Resources = BTreeMap<String, ResourceRequirements>;
 /// What the node has allocated to a pod's containers, and what the runtime was told of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
-    pub allocated: Resources,
-    pub actuated: Resources,
+    #[serde(with = "shared")]
+    pub allocated: Arc<Resources>,
+    /// Mostly the same, and then one value with it.
+    #[serde(with = "shared")]
+    pub actuated: Arc<Resources>,
+}
+
+impl Record {
+    /// The runtime has been told of the same.
+    pub(crate) fn of(resources: Resources) -> Self {
+        let resources = Arc::new(resources);
+        Self { allocated: resources.clone(), actuated: resources }
+    }
+
+    /// The runtime was told of a container's allocated resources.
+    pub(crate) fn actuate(&mut self, container: &str) {
+        let Some(allocated) = self.allocated.get(container) else { return };
+        if self.actuated.get(container) != Some(allocated) {
+            Arc::make_mut(&mut self.actuated).insert(container.to_owned(), allocated.clone());
+        }
+    }
+}
+
+/// Shared resources as JSON.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::Resources;
+
+    pub(super) fn serialize<S: Serializer>(resources: &Arc<Resources>, serializer: S) -> Result<S::Ok, S::Error> {
+        resources.as_ref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Resources>, D::Error> {
+        Resources::deserialize(deserializer).map(Arc::new)
+    }
 }
 
 /// A resource that is changed in a running container.

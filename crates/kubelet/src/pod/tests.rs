@@ -103,7 +103,7 @@ impl World {
         let ephemeral = ephemeral(&self.pod);
         let resources = resize::resources(&self.pod);
         step(&Input {
-            record: &Record { allocated: resources.clone(), actuated: resources },
+            record: &Record::of(resources),
             ephemeral: &ephemeral,
             pod: &self.pod,
             observed: &self.observed,

@@ -87,7 +87,7 @@ pub(crate) async fn keep(agent: Arc<Agent>) {
     agent.statics.read().await;
     let mut node = agent.node.changed();
     loop {
-        let failed = pass(&agent).await;
+        let failed = Box::pin(pass(&agent)).await;
         tokio::select! {
             () = agent.statics.changed.notified() => {}
             () = tokio::time::sleep(RETRY), if failed => {}

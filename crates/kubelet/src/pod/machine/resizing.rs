@@ -1,5 +1,7 @@
 //! The part of the reducer that resizes pods in place.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::PodState;
@@ -61,7 +63,7 @@ impl PodState {
         match verdict {
             Ok(()) => {
                 self.memory.resize.work = Work::Decided;
-                self.record.allocated.extend(wanted);
+                Arc::make_mut(&mut self.record.allocated).extend(wanted);
                 self.pod = resize::with_resources(&self.asked, &self.record.allocated);
                 // Errors of an earlier resize are over.
                 self.memory.resize.progress = Some(Progress { generation, error: None });
@@ -85,7 +87,7 @@ impl PodState {
     }
 
     /// The pod as the API has it, with the resources that it asks for.
-    pub(crate) fn asked(&self) -> &std::sync::Arc<k8s_openapi::api::core::v1::Pod> {
+    pub(crate) fn asked(&self) -> &Arc<k8s_openapi::api::core::v1::Pod> {
         &self.asked
     }
 
@@ -97,7 +99,7 @@ impl PodState {
             Ok(()) => {
                 let still = self.observed.containers.iter().find(|c| c.name == update.container).is_some_and(|c| c.id == update.id);
                 if still {
-                    self.record.actuated.insert(update.container.clone(), update.to.requirements());
+                    Arc::make_mut(&mut self.record.actuated).insert(update.container.clone(), update.to.requirements());
                 }
                 Vec::new()
             }

@@ -19,10 +19,10 @@ fn updates(from: &Arc<Pod>, to: &Arc<Pod>) -> Vec<String> {
     let spec = to.spec.as_ref().unwrap();
     let runs: Vec<Container> =
         spec.containers.iter().map(|c| Container { id: format!("{}0", c.name), name: c.name.clone(), ..Default::default() }).collect();
-    let mut record = Record { allocated: resources(to), actuated: resources(from) };
+    let mut record = Record { allocated: resources(to).into(), actuated: resources(from).into() };
     let mut out = Vec::new();
     while let Some(update) = next_update(&changes(spec, &record, |name| runs.iter().find(|c| c.name == name))) {
-        record.actuated.insert(update.container.clone(), update.to.requirements());
+        Arc::make_mut(&mut record.actuated).insert(update.container.clone(), update.to.requirements());
         out.push(update.to_string());
         assert!(out.len() < 50, "{out:?} do not end");
     }

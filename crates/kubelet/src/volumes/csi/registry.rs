@@ -112,7 +112,7 @@ fn plan(known: &BTreeMap<PodPath, Socket>, there: &BTreeMap<PodPath, Stamp>, now
 pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
     let Ok(dir) = csi.dir.join("plugins_registry") else { return };
     let mut waits = Backoff::new(WAITS.0, WAITS.1);
-    while let Err(error) = csi.ensure_csi_node().await {
+    while let Err(error) = Box::pin(csi.ensure_csi_node()).await {
         tracing::warn!(node = csi.node_name, error = %error.as_report(), "making the node's CSINode failed; trying again");
         tokio::time::sleep(waits.next_delay()).await;
     }
@@ -134,7 +134,7 @@ pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
             match step {
                 Step::Forget(path) => {
                     if let Some(plugin) = known.remove(&path).and_then(|socket| socket.plugin) {
-                        csi.deregister(&plugin, &path).await;
+                        Box::pin(csi.deregister(&plugin, &path)).await;
                     }
                 }
                 Step::Ask(path) => {

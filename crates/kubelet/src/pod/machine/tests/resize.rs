@@ -172,10 +172,10 @@ fn an_agents_restart_goes_on_with_the_resize_and_grants_nothing_by_itself() {
         let first = m.look(run("c0", 0));
         (m, first)
     };
-    let (m, first) = restart(Record { allocated: old.clone(), actuated: old.clone() });
+    let (m, first) = restart(Record::of(old.clone()));
     assert_eq!(first, ["decide about the resize"]);
     assert_eq!(resources(&m.state.pod), old, "it waits with what it has");
-    let (mut m, first) = restart(Record { allocated: resources(&asked), actuated: old });
+    let (mut m, first) = restart(Record { allocated: resources(&asked).into(), actuated: old.into() });
     assert_eq!(first, ["mount volumes"]);
     assert_eq!(m.conditions()[0].0, "PodResizeInProgress");
     assert_eq!(m.on(Event::VolumesMounted(Outcome::Done)), ["change cpu of c: request 20 to 25, limit 20 to 25"]);
