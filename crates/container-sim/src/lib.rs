@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use k8s_cri::v1::image_service_server::ImageServiceServer;
-use k8s_cri::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 
@@ -47,7 +46,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     let streaming = Arc::new(streaming::Server::start(Arc::clone(&runtime)).await?);
     let service = runtime::Service(runtime, streaming);
     let server = tonic::transport::Server::builder()
-        .add_service(RuntimeServiceServer::new(service.clone()))
+        .add_service(cri::RuntimeServer::new(service.clone()))
         .add_service(ImageServiceServer::new(service))
         .serve_with_incoming(UnixListenerStream::new(listener));
     // Not a graceful shutdown: event streams never end by themselves, and operations under way run to their end in

@@ -2,10 +2,17 @@
 //! (`Mount.image_sub_path` of upstream's api.proto). A runtime that does not know it mounts the whole image.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use k8s_cri::v1;
+use k8s_cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use prost::Message as _;
+use tonic::body::Body;
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::codegen::{BoxFuture, Service, http};
+use tonic::server::NamedService;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -26,6 +33,26 @@ struct Encoded {
     #[prost(message, optional, tag = "3")]
     sandbox_config: Option<v1::PodSandboxConfig>,
 }
+
+/// What [`MOUNTS`] of a `ContainerConfig` says beside the generated messages.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Shown {
+    #[prost(message, repeated, tag = "7")]
+    mounts: Vec<ShownMount>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ShownMount {
+    #[prost(string, tag = "1")]
+    container_path: String,
+    #[prost(string, tag = "10")]
+    image_sub_path: String,
+}
+
+/// The parts of images that mounts of a new container show, by the mounts' paths in it: an extension of the request that a [`RuntimeServer`]
+/// hands on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubPaths(pub BTreeMap<String, String>);
 
 /// The request with sub-paths of images, by the path of their mount in the container.
 fn encode(request: v1::CreateContainerRequest, sub_paths: &BTreeMap<String, String>) -> Encoded {
@@ -54,29 +81,69 @@ pub(crate) async fn create(
     client.unary(request, PathAndQuery::from_static(CREATE), ProstCodec::default()).await
 }
 
+fn decode(encoded: Encoded) -> Result<(v1::CreateContainerRequest, SubPaths), prost::DecodeError> {
+    let Encoded { pod_sandbox_id, config, sandbox_config } = encoded;
+    let parts = Shown::decode(config.as_slice())?.mounts.into_iter().filter(|mount| !mount.image_sub_path.is_empty());
+    let parts = parts.map(|mount| (mount.container_path, mount.image_sub_path)).collect();
+    let config = if config.is_empty() { None } else { Some(v1::ContainerConfig::decode(config.as_slice())?) };
+    Ok((v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config }, SubPaths(parts)))
+}
+
+/// The server of a runtime that mounts parts of images: requests of `CreateContainer` have the extension [`SubPaths`].
+#[derive(Debug)]
+pub struct RuntimeServer<T> {
+    runtime: Arc<T>,
+    generated: RuntimeServiceServer<T>,
+}
+
+impl<T> Clone for RuntimeServer<T> {
+    fn clone(&self) -> Self {
+        Self { runtime: self.runtime.clone(), generated: self.generated.clone() }
+    }
+}
+
+impl<T> RuntimeServer<T> {
+    /// Serves a runtime.
+    pub fn new(runtime: T) -> Self {
+        let runtime = Arc::new(runtime);
+        Self { generated: RuntimeServiceServer::from_arc(runtime.clone()), runtime }
+    }
+}
+
+impl<T> NamedService for RuntimeServer<T> {
+    const NAME: &'static str = <RuntimeServiceServer<T> as NamedService>::NAME;
+}
+
+impl<T: RuntimeService> Service<http::Request<Body>> for RuntimeServer<T> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Service::<http::Request<Body>>::poll_ready(&mut self.generated, cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path() != CREATE {
+            return self.generated.call(request);
+        }
+        let runtime = self.runtime.clone();
+        let create = tower::service_fn(move |request: Request<Encoded>| {
+            let runtime = runtime.clone();
+            async move {
+                let (metadata, mut extensions, encoded) = request.into_parts();
+                let (request, parts) = decode(encoded).map_err(|error| Status::invalid_argument(error.to_string()))?;
+                extensions.insert(parts);
+                runtime.create_container(Request::from_parts(metadata, extensions, request)).await
+            }
+        });
+        Box::pin(async move { Ok(tonic::server::Grpc::new(ProstCodec::default()).unary(create, request).await) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Whole {
-        #[prost(message, optional, tag = "2")]
-        config: Option<Config>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Config {
-        #[prost(message, repeated, tag = "7")]
-        mounts: Vec<Mount>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    struct Mount {
-        #[prost(string, tag = "1")]
-        container_path: String,
-        #[prost(string, tag = "10")]
-        image_sub_path: String,
-    }
 
     #[test]
     fn a_sub_path_stands_beside_what_every_runtime_knows() {
@@ -94,8 +161,12 @@ mod tests {
         };
         let bytes = encode(request.clone(), &BTreeMap::from([("/b".to_owned(), "x/y".to_owned())])).encode_to_vec();
         assert_eq!(v1::CreateContainerRequest::decode(bytes.as_slice()).unwrap(), request, "nothing else changes");
-        let shown = Whole::decode(bytes.as_slice()).unwrap().config.unwrap().mounts;
-        let shown: Vec<_> = shown.iter().map(|mount| (mount.container_path.as_str(), mount.image_sub_path.as_str())).collect();
-        assert_eq!(shown, [("/a", ""), ("/b", "x/y")]);
+        let parts = SubPaths(BTreeMap::from([("/b".to_owned(), "x/y".to_owned())]));
+        assert_eq!(decode(Encoded::decode(bytes.as_slice()).unwrap()).unwrap(), (request.clone(), parts));
+        let plain = Encoded::decode(request.encode_to_vec().as_slice()).unwrap();
+        assert_eq!(decode(plain).unwrap(), (request, SubPaths::default()), "of a client that knows no parts");
+        let empty = v1::CreateContainerRequest::default();
+        assert_eq!(decode(Encoded::default()).unwrap(), (empty, SubPaths::default()));
+        assert!(decode(Encoded { config: vec![0xff], ..Encoded::default() }).is_err());
     }
 }

@@ -17,6 +17,7 @@ mod tests;
 
 pub use calls::Waiting;
 pub use client::{Client, Deadlines};
+pub use create::{RuntimeServer, SubPaths};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Kind};
 pub use events::{Events, Notice};

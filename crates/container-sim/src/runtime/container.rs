@@ -1,5 +1,6 @@
 //! Operations on containers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -34,7 +35,8 @@ fn check_cdi(config: &v1::ContainerConfig) -> Result<(), Status> {
 }
 
 impl Runtime {
-    pub(super) async fn create_container(&self, request: v1::CreateContainerRequest) -> Result<String, Status> {
+    /// `parts` are those of images that mounts show, by the mounts' paths.
+    pub(super) async fn create_container(&self, request: v1::CreateContainerRequest, parts: &BTreeMap<String, String>) -> Result<String, Status> {
         let config = request.config.ok_or_else(|| Status::invalid_argument("container config is missing"))?;
         let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("container config must include metadata"))?;
         check_cdi(&config)?;
@@ -80,7 +82,7 @@ impl Runtime {
             exit: None,
         };
         let dir = self.records.container_dir(&record.sandbox, &record.id);
-        let written = self.start_spec(&sandbox, &record, &image).and_then(|spec| {
+        let written = self.start_spec(&sandbox, &record, &image, parts).and_then(|spec| {
             self.records.write_container(&record)?;
             write_json(&dir.join("start.json"), &StartSpec { limits, ..spec })
         });

@@ -7,6 +7,8 @@ mod linux;
 mod stand_in;
 mod windows;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result};
 use images::Image;
 use images::stand_in::StandIn;
@@ -28,6 +30,8 @@ pub(super) struct Request<'a> {
     pub runtime: &'a Runtime,
     pub sandbox: &'a SandboxRecord,
     pub config: &'a v1::ContainerConfig,
+    /// The parts of images that mounts show, by the mounts' paths.
+    pub parts: &'a BTreeMap<String, String>,
     pub image: &'a Image,
     /// The system that programs find: with Hyper-V isolation, of the image's own build.
     pub os: NodeOs,

@@ -115,7 +115,8 @@ impl RuntimeService for Service {
     }
 
     async fn create_container(&self, request: Request<v1::CreateContainerRequest>) -> Answer<v1::CreateContainerResponse> {
-        let container_id = self.0.create_container(request.into_inner()).await?;
+        let parts = request.extensions().get::<cri::SubPaths>().cloned().unwrap_or_default();
+        let container_id = self.0.create_container(request.into_inner(), &parts.0).await?;
         ok(v1::CreateContainerResponse { container_id })
     }
 

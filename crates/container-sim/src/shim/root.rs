@@ -32,7 +32,7 @@ pub(super) fn enter(dir: &Path, spec: &StartSpec, proc: Option<OwnedFd>) -> Resu
     let open = || if drives.is_empty() { HostRoot::linux(&target) } else { HostRoot::windows(spec.os, drives.clone()) };
     let mut inside = open()?;
     for mount in &spec.mounts {
-        attach(&node, &inside, mount, shared.get(&mount.target)).with_context(|| format!("cannot mount {}", mount.target))?;
+        attach(dir, &node, &inside, mount, shared.get(&mount.target)).with_context(|| format!("cannot mount {}", mount.target))?;
         if inside.parse(&mount.target)?.components().is_empty() {
             // What was open of the drive lies below the mount now.
             inside = open()?;
@@ -273,11 +273,20 @@ fn shared_sources(node: &HostRoot, spec: &StartSpec) -> Result<BTreeMap<String, 
     Ok(copies)
 }
 
-/// Mounts one volume, its target resolved inside the root, its source inside the node's.
-fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&OwnedFd>) -> Result<()> {
+/// Mounts one volume, its target resolved inside the root, its source inside the node's. `dir` is the container's own.
+fn attach(dir: &Path, node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&OwnedFd>) -> Result<()> {
+    let mut whole_image = None;
     let (source, kind, _held) = match &spec.source {
         MountSource::Own(path) => (path.clone(), FileKind::File, None),
-        MountSource::Layers { .. } => (PathBuf::new(), FileKind::Directory, None),
+        MountSource::Layers { part, .. } if part.is_empty() => (PathBuf::new(), FileKind::Directory, None),
+        MountSource::Layers { layers_dir, layers, part } => {
+            let place = dir.join("image");
+            std::fs::create_dir_all(&place)?;
+            image_volume(layers_dir, layers, &place)?;
+            let found = image_part(&place, part)?;
+            whole_image = Some(place);
+            (fd_path(&found), found.kind, Some(found))
+        }
         MountSource::Device(text) => device(node, text)?,
         MountSource::Node(text) => {
             let path = node.parse(text)?;
@@ -306,7 +315,7 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
         bail!("a directory can only be mounted on a directory, and a file on a file");
     }
     match (&spec.source, shared) {
-        (MountSource::Layers { layers_dir, layers }, _) => return image_volume(layers_dir, layers, &fd_path(&place)),
+        (MountSource::Layers { layers_dir, layers, part }, _) if part.is_empty() => return image_volume(layers_dir, layers, &fd_path(&place)),
         (_, Some(copy)) => {
             let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
             move_mount(copy, "", &place.handle, "", whole).context("cannot share a mount with the node")?;
@@ -321,7 +330,20 @@ fn attach(node: &HostRoot, inside: &HostRoot, spec: &MountSpec, shared: Option<&
     if spec.readonly {
         remount_readonly(&fd_path(&top(inside, &target, &place)?))?;
     }
+    if let Some(whole) = whole_image {
+        umount2(&whole, MntFlags::MNT_DETACH).context("cannot let go of an image of which a part is mounted")?;
+    }
     Ok(())
+}
+
+/// A file or directory of an image that is mounted at `place`. Its links lead to what is in the image.
+fn image_part(place: &Path, part: &str) -> Result<Resolved> {
+    let image = HostRoot::linux(place)?;
+    let path = image.parse(&format!("/{part}"))?;
+    if image.kind(&path)?.is_none() {
+        bail!("the image has no {part:?}: correct the volumeMount's subPath");
+    }
+    Ok(image.resolve(&path)?)
 }
 
 /// Devices that each container has, and that simulated hosts have of the machine.

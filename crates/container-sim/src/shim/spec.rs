@@ -156,7 +156,13 @@ pub(crate) enum MountSource {
     /// A file that the runtime made.
     Own(PathBuf),
     /// Layers of another image, lowest first; never to be written.
-    Layers { layers_dir: PathBuf, layers: Vec<String> },
+    Layers {
+        layers_dir: PathBuf,
+        layers: Vec<String>,
+        /// The part that is shown: a path in the image; empty for all of it.
+        #[serde(default)]
+        part: String,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

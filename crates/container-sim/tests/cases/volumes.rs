@@ -75,7 +75,34 @@ pub async fn images(dir: PathBuf) {
         let error = node.create(&pod, v1::ContainerConfig { metadata: Some(named), ..image(readonly, name) }).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
+    image_parts(&node, &pod, image(true, "demo:1")).await;
     node.remove(&pod).await;
+}
+
+/// A directory and a file of an image, and a link of it; nothing beside them.
+async fn image_parts(node: &Node, pod: &str, config: v1::ContainerConfig) {
+    let ask = async |name: &str, parts: &[(&str, &str)]| {
+        let mounts = parts.iter().map(|(path, _)| v1::Mount { container_path: (*path).to_owned(), ..config.mounts[0].clone() });
+        let metadata = Some(v1::ContainerMetadata { name: name.into(), attempt: 0 });
+        let config = v1::ContainerConfig { metadata, mounts: mounts.collect(), ..config.clone() };
+        let request = v1::CreateContainerRequest { pod_sandbox_id: pod.to_owned(), config: Some(config), sandbox_config: None };
+        let parts = parts.iter().map(|(path, part)| ((*path).to_owned(), (*part).to_owned())).collect();
+        let id = node.client.create_container_with(request, &parts).await?;
+        node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }).await.map(|_| id)
+    };
+    let id = ask("parts", &[("/dir", "etc"), ("/opt/file", "etc/motd"), ("/opt/sh", "bin/sh")]).await.unwrap();
+    let text = "ls /dir; cat /dir/motd /opt/file; /opt/sh -c 'echo linked'; touch /dir/x 2>/dev/null || echo read-only";
+    let answer = node.client.exec_sync(&id, &["/bin/sh", "-c", text].map(str::to_owned), Duration::ZERO).await.unwrap();
+    let text = String::from_utf8(answer.stdout).unwrap();
+    assert_eq!(text, "motd\nMullion's test image\nMullion's test image\nlinked\nread-only\n");
+    for (name, part, reason) in [
+        ("lost", "nothing", "the image has no \"nothing\": correct the volumeMount's subPath"),
+        ("up", "etc/../..", "sub-path \"etc/../..\" of image \"demo:1\" leads out of it"),
+        ("absolute", "/etc", "sub-path \"/etc\" of image \"demo:1\" leads out of it"),
+    ] {
+        let error = ask(name, &[("/v", part)]).await.unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
 }
 
 pub async fn devices(dir: PathBuf) {

@@ -44,7 +44,6 @@ async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
     let message = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("Back-off pulling image \"missing:1\": ErrImagePull: "), "{message}");
     world.until_event("BackOff: Back-off pulling image \"missing:1\"").await;
-    // The runtime of this test does not know sub-paths of images: what it knows of the request is the same.
     world.pod("part", spec("reg.io/model:1", json!({"name": "model", "mountPath": "/part", "subPath": "a"}))).await;
     world.until_running("part").await;
     let shown = |path: &str| {
@@ -52,6 +51,9 @@ async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
         runs.iter().any(|run| run.config.mounts.iter().any(|m| m.container_path == path && m.image.as_ref() == Some(&image)))
     };
     assert!(shown("/model") && shown("/part"));
+    let parts = world.runtime.state.lock().unwrap().parts.clone();
+    assert_eq!(parts.last(), Some(&cri::SubPaths([("/part".to_owned(), "a".to_owned())].into())));
+    assert_eq!(parts.first(), Some(&cri::SubPaths::default()));
 }
 
 #[tokio::test]

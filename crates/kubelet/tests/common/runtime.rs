@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use cri::v1;
 use cri::v1::image_service_server::{ImageService, ImageServiceServer};
-use cri::v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use cri::v1::runtime_service_server::RuntimeService;
 use tokio::sync::broadcast;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::{BroadcastStream, UnixListenerStream};
@@ -73,6 +73,8 @@ pub struct State {
     pub memory_used: u64,
     /// How often the usage of all containers was asked for.
     pub stats_asked: usize,
+    /// The parts of images that mounts of each container show.
+    pub parts: Vec<cri::SubPaths>,
     counter: u32,
     clock: i64,
 }
@@ -123,7 +125,7 @@ impl Runtime {
         let runtime = Runtime { state: Arc::default(), events: broadcast::channel(256).0, drive };
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
         let server = tonic::transport::Server::builder()
-            .add_service(RuntimeServiceServer::new(runtime.clone()))
+            .add_service(cri::RuntimeServer::new(runtime.clone()))
             .add_service(ImageServiceServer::new(runtime.clone()))
             .serve_with_incoming(UnixListenerStream::new(listener));
         tokio::spawn(server);
@@ -315,6 +317,7 @@ cri::serve! { RuntimeService for Runtime {
     }
 
     async fn create_container(&self, r: Request<v1::CreateContainerRequest>) -> Answer<v1::CreateContainerResponse> {
+        let parts = r.extensions().get::<cri::SubPaths>().cloned().unwrap_or_default();
         let r = r.into_inner();
         let config = r.config.ok_or_else(|| Status::invalid_argument("no config"))?;
         for m in &config.mounts {
@@ -349,6 +352,7 @@ cri::serve! { RuntimeService for Runtime {
             stopped_with: None,
         };
         state.containers.insert(id.clone(), container);
+        state.parts.push(parts);
         Ok(Response::new(v1::CreateContainerResponse { container_id: id }))
     }
 

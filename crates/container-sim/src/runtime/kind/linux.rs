@@ -210,8 +210,12 @@ fn image_volume(request: &Request<'_>, mount: &v1::Mount, name: &str) -> Result<
     }
     let store = &request.runtime.store;
     let image = store.find(name)?.with_context(|| format!("image {name:?} is not here: pull it first"))?;
+    let part = request.parts.get(&mount.container_path).cloned().unwrap_or_default();
+    if part.starts_with('/') || part.split('/').any(|name| name == "..") {
+        bail!("sub-path {part:?} of image {name:?} leads out of it: name a path below its root");
+    }
     Ok(MountSpec {
-        source: MountSource::Layers { layers_dir: store.layers_dir(), layers: layers(&image) },
+        source: MountSource::Layers { layers_dir: store.layers_dir(), layers: layers(&image), part },
         target: mount.container_path.clone(),
         readonly: true,
         propagation: Propagation::None,
