@@ -98,10 +98,11 @@ impl NodeFacts {
     }
 
     /// What scheduler and API server may count on, in upstream's names (component-helpers/nodedeclaredfeatures), sorted. Of those that
-    /// upstream 1.36 declares the agent has no RestartAllContainersOnContainerExits, no InPlacePodLevelResourcesVerticalScaling and no
-    /// ExtendWebSocketsToKubelet. No pod is resized on Windows.
+    /// upstream 1.36 declares the agent has no InPlacePodLevelResourcesVerticalScaling and no ExtendWebSocketsToKubelet. No pod is resized on
+    /// Windows.
     fn declared_features(&self) -> &'static [&'static str] {
-        if self.side.os.is_windows() { &[] } else { &["InPlacePodVerticalScalingInitContainers"] }
+        const ALL: [&str; 2] = ["InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"];
+        if self.side.os.is_windows() { &ALL[1..] } else { &ALL }
     }
 
     /// The Node to be created.
@@ -175,10 +176,7 @@ impl NodeFacts {
         if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses, self.name(), old) {
             status["addresses"] = addresses.into();
         }
-        let declared = self.declared_features();
-        if !declared.is_empty() {
-            status["declaredFeatures"] = json!(declared);
-        }
+        status["declaredFeatures"] = json!(self.declared_features());
         if let Some(supported) = health.groups_policy {
             status["features"] = json!({"supplementalGroupsPolicy": supported});
         }

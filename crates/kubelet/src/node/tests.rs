@@ -77,11 +77,11 @@ fn a_node_says_what_it_and_its_runtime_can() {
     let of = |users: bool, recursive: bool| json!({"recursiveReadOnlyMounts": recursive, "userNamespaces": users});
     assert_eq!(s["runtimeHandlers"], json!([{"name": "", "features": of(true, false)}, {"name": "kata", "features": of(false, true)}]));
     assert_eq!(s["features"], json!({"supplementalGroupsPolicy": false}));
-    assert_eq!(s["declaredFeatures"], Value::Null, "nothing is resized on Windows");
+    assert_eq!(s["declaredFeatures"], json!(["RestartAllContainersOnContainerExits"]), "nothing is resized on Windows");
     f.side.os = NodeOs::Linux;
     let s = status(&f, health(vec![], None));
     assert_eq!((s["runtimeHandlers"].clone(), s["features"].clone()), (json!([]), Value::Null), "an old runtime says nothing");
-    assert_eq!(s["declaredFeatures"], json!(["InPlacePodVerticalScalingInitContainers"]));
+    assert_eq!(s["declaredFeatures"], json!(["InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"]));
     serde_json::from_value::<NodeStatus>(s).unwrap();
 }
 

@@ -133,6 +133,8 @@ pub(crate) enum Why {
     PostStartFailed,
     /// Its resize policy asks for a restart.
     Resized,
+    /// Another container ended, and its rule asks for a restart of all.
+    AllRestart,
 }
 
 impl fmt::Display for Action {

@@ -14,7 +14,7 @@ use super::resize::{self, Resources};
 use super::{
     Action, Attempt, Backoffs, Container, Content, Evicted, Failure, Health, Hook, ImageState, Input, Kill, Memory, NodeInfo, Observed, Output,
     Pending, PreStop, Prepare, Reason, Record, Removal, Retry, SandboxWork, Start, State, Stop, Update, Volumes, WaitingReason, container_hash,
-    containers, is_deleted, status,
+    containers, is_deleted, restart, status,
 };
 use crate::probes;
 
@@ -552,6 +552,7 @@ impl PodState {
         memory.stops.retain(|id, _| held.contains(id));
         memory.prepared.retain(|id, _| held.contains(id));
         memory.removals.retain(|id, _| held.contains(id));
+        memory.reset.retain(|name, restarts| observed.newest(name).is_none_or(|run| run.restarts <= *restarts));
         memory.announced.retain(|id| held.contains(id));
         memory.moved.retain(|id, _| held.contains(id));
         memory.sandbox_stops.retain(|id, _| observed.sandboxes.iter().any(|s| s.id == *id));
@@ -642,6 +643,9 @@ impl PodState {
                 self.memory.stops.insert(id.clone(), Stop { grace: *grace, why, attempt: Attempt::UnderWay });
             }
             Action::Remove { id } => {
+                if let Some(spec) = &self.pod.spec {
+                    restart::note_removal(&mut self.memory, &self.observed, spec, id);
+                }
                 let failed = self.memory.removals.get(id).and_then(|removal| removal.failed);
                 self.memory.removals.insert(id.clone(), Removal { attempt: Attempt::UnderWay, failed });
             }

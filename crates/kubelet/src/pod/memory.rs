@@ -44,6 +44,8 @@ pub(crate) struct Memory {
     pub sandbox_stops: BTreeMap<String, Attempt>,
     /// Removals of old containers, by id.
     pub removals: BTreeMap<String, Removal>,
+    /// Containers that were removed so that all start again, by name: how often each has restarted with its next run.
+    pub reset: BTreeMap<String, u32>,
     /// The current step of the pod's end: tearing down, cleaning up or deleting.
     pub ending: Option<Attempt>,
     pub resize: Resize,
@@ -180,6 +182,7 @@ pub(crate) enum WaitingReason {
     CreateContainerConfigError,
     CreateContainerError,
     RunContainerError,
+    RestartingAllContainers,
 }
 
 impl fmt::Display for WaitingReason {

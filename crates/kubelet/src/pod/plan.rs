@@ -175,6 +175,10 @@ impl Plan<'_> {
 
     fn containers(&mut self, spec: &PodSpec, sandbox: &Sandbox) {
         let i = self.input;
+        if restart::all_restart(i.observed, spec) {
+            self.reset(spec);
+            return;
+        }
         // They start once, whatever the others do, and never again.
         for c in i.ephemeral.iter().filter(|c| i.observed.newest(&c.name).is_none_or(|o| o.state == State::Created)) {
             self.start(c, sandbox);
@@ -202,6 +206,27 @@ impl Plan<'_> {
         }
         self.remove_old(spec);
         self.resize(spec, sandbox);
+    }
+
+    /// Stops and removes every container, so that all begin again (upstream `getContainersToReset`). Those that ended with the rule go last: an
+    /// agent that stops meanwhile goes on there.
+    fn reset(&mut self, spec: &PodSpec) {
+        let i = self.input;
+        let own = i.observed.containers.iter().filter(|run| containers(spec).any(|(_, c)| c.name == run.name));
+        let (sources, others): (Vec<&Container>, Vec<&Container>) = own.partition(|run| restart::asks_for_all(spec, run));
+        for run in &others {
+            match run.state {
+                State::Running | State::Unknown => self.kill(run, MINIMUM_GRACE, Why::AllRestart),
+                // It is started just now, and stopped then.
+                State::Created if i.memory.starting.contains(&run.name) => {}
+                State::Created | State::Exited => self.remove(&run.id),
+            }
+        }
+        if others.is_empty() && i.memory.starting.is_empty() {
+            for run in sources {
+                self.remove(&run.id);
+            }
+        }
     }
 
     /// Brings the resources of running containers to what is allocated, one change after the other.

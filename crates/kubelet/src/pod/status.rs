@@ -19,13 +19,14 @@ use super::resize::{Amounts, Work};
 use super::{Container, Hook, ImageState, Input, Kind, State, WaitingReason, Why, containers, is_host_network, is_recursive, restart};
 
 /// The conditions that belong to the node agent; others are left alone.
-pub(crate) const OWN_CONDITIONS: [&str; 7] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESIZE_PENDING, RESIZE_IN_PROGRESS];
+pub(crate) const OWN_CONDITIONS: [&str; 8] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESIZE_PENDING, RESIZE_IN_PROGRESS, ALL_RESTARTING];
 
 /// A condition that several writers share: the agent writes it of pods that it evicts.
 pub(crate) const DISRUPTION_TARGET: &str = "DisruptionTarget";
 pub(super) const RESIZE_PENDING: &str = "PodResizePending";
 pub(super) const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 pub(super) fn render(i: &Input<'_>, waiting: &[Waiting], ending: Ending) -> PodStatus {
     let old = i.pod.status.clone().unwrap_or_default();
@@ -121,6 +122,9 @@ pub(super) fn next_restart(i: &Input<'_>, c: &Spec) -> u32 {
     if let Some(newest) = i.observed.newest(&c.name) {
         return newest.restarts + 1;
     }
+    if let Some(restarts) = i.memory.reset.get(&c.name) {
+        return *restarts;
+    }
     // The runtime forgot it. A waiting state already counted the loss.
     old_status(i, &c.name).map_or(0, |old| {
         let ran = old.state.as_ref().is_some_and(|s| s.waiting.is_none());
@@ -153,6 +157,7 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
     };
     let previous = attempts.find(|o| o.state == State::Exited);
     let old = old_status(i, &c.name);
+    let reset = || i.memory.reset.get(&c.name).filter(|restarts| **restarts == newest.restarts).map(|_| restart::removed());
     let kept = || old.filter(|o| o.restart_count as u32 == newest.restarts).and_then(|o| o.last_state.clone());
     let mut status = ContainerStatus {
         name: c.name.clone(),
@@ -162,7 +167,7 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         restart_count: newest.restarts as i32,
         allocated_resources: c.resources.as_ref().and_then(|r| r.requests.clone()),
         resources: Some(resources(i, c, newest)),
-        last_state: previous.map(|p| terminated(i, p)).or_else(kept),
+        last_state: previous.map(|p| terminated(i, p)).or_else(reset).or_else(kept),
         volume_mounts: mounts(c, i.node.is_recursive(i.pod, i.observed)),
         ..Default::default()
     };
@@ -209,7 +214,8 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
 /// Ready while its container gets another image, other resources, or a new life after a failed probe. What is waited for ends that.
 fn restarts_in_place(i: &Input<'_>, run: &Container, waiting: &[Waiting], ending: Ending) -> bool {
     let stopped = i.memory.stops.get(&run.id).map(|stop| stop.why);
-    let restarts = matches!(stopped, Some(Why::Changed | Why::Resized | Why::Unhealthy | Why::StartupFailed | Why::PostStartFailed));
+    let restarts =
+        matches!(stopped, Some(Why::Changed | Why::Resized | Why::Unhealthy | Why::StartupFailed | Why::PostStartFailed | Why::AllRestart));
     let known = old_status(i, &run.name).is_some_and(|old| {
         let running = old.state.as_ref().is_some_and(|s| s.running.is_some());
         running && old.started == Some(true) && old.container_id.as_deref() == Some(id(i, run).as_str())
@@ -271,7 +277,15 @@ fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod
         ..Default::default()
     };
     let old = old_status(i, &c.name);
-    if let Some(old) = old {
+    let reset = reset(i, c, old);
+    if let Some(restarts) = reset {
+        status.restart_count = restarts;
+        if ending != Ending::No {
+            status.state = Some(restart::removed());
+            return status;
+        }
+        status.last_state = Some(restart::removed());
+    } else if let Some(old) = old {
         status.restart_count = old.restart_count;
         status.last_state = old.last_state.clone();
         let state = old.state.clone().unwrap_or_default();
@@ -292,6 +306,7 @@ fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod
     let w = waiting.iter().find(|w| w.name == c.name);
     let mut state = match w {
         Some(w) => waiting_state(w.reason, &w.message),
+        None if reset.is_some() => waiting_state(WaitingReason::RestartingAllContainers, restart::REMOVED),
         None => default_waiting(i),
     };
     if w.is_none() && matches!(i.memory.images.get(&c.name), Some(ImageState::Getting(_))) {
@@ -304,6 +319,17 @@ fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod
     }
     status.state = Some(state);
     status
+}
+
+/// How often a container that was removed so that all start again has restarted with its next run. Of what an earlier run of the agent removed,
+/// the condition tells.
+fn reset(i: &Input<'_>, c: &Spec, old: Option<&ContainerStatus>) -> Option<i32> {
+    if let Some(restarts) = i.memory.reset.get(&c.name) {
+        return i32::try_from(*restarts).ok();
+    }
+    let began = condition(i.pod, ALL_RESTARTING).is_some_and(|c| c.status == "True");
+    let ran = old.filter(|old| began && old.state.as_ref().is_some_and(|state| state.waiting.is_none()));
+    ran.filter(|old| old.container_id.is_some()).map(|old| old.restart_count.saturating_add(1))
 }
 
 fn lost(container_id: Option<String>) -> ContainerState {
@@ -372,7 +398,7 @@ fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending:
             None => restart::by_policy(spec, kind, c, code),
         })
     };
-    let (mut pending_init, mut failed_init, mut failed_for_good) = (0, 0, false);
+    let (mut running_init, mut pending_init, mut failed_init, mut failed_for_good) = (0, 0, 0, false);
     let (mut running, mut waiting, mut stopped, mut succeeded, mut restarting) = (0, 0, 0, 0, 0);
     for (kind, s) in all {
         let state = s.state.clone().unwrap_or_default();
@@ -395,6 +421,7 @@ fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending:
                 failed_for_good |= !follows(*kind, &s.name, t.exit_code);
             }
             (Kind::Init, _, Some(_)) => {}
+            (Kind::Init, true, _) => running_init += 1,
             (Kind::Init, ..) if last.is_some_and(|t| t.exit_code != 0) => failed_init += 1,
             (Kind::Init, ..) => pending_init += 1,
         }
@@ -404,7 +431,7 @@ fn phase(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], ending:
         if stopped == succeeded && ran && waiting == 0 && failed_init == 0 { "Succeeded" } else { "Failed" }
     } else if failed_for_good {
         "Failed"
-    } else if ((pending_init > 0 || failed_init > 0) && !ran) || waiting > 0 {
+    } else if running_init > 0 || ((pending_init > 0 || failed_init > 0) && !ran) || waiting > 0 {
         "Pending"
     } else if running > 0 || restarting > 0 {
         "Running"
@@ -453,7 +480,8 @@ fn names(list: &[&str]) -> String {
     format!("[{}]", list.join(" "))
 }
 
-fn initialized(phase: &str, all: &[(Kind, ContainerStatus)]) -> Verdict {
+/// A pod that was initialized once stays so, though its init containers run again. `was`: it is, as its status has it.
+fn initialized(phase: &str, all: &[(Kind, ContainerStatus)], was: bool) -> Verdict {
     let incomplete: Vec<&str> = all
         .iter()
         .filter(|(k, s)| match k {
@@ -466,7 +494,7 @@ fn initialized(phase: &str, all: &[(Kind, ContainerStatus)]) -> Verdict {
     let mains_ran = all.iter().any(|(k, s)| *k == Kind::Main && s.container_id.is_some());
     match phase {
         "Succeeded" => Verdict { ok: true, reason: Some("PodCompleted"), message: None },
-        _ if incomplete.is_empty() || mains_ran => Verdict::yes(),
+        _ if incomplete.is_empty() || mains_ran || was => Verdict::yes(),
         _ => Verdict::no("ContainersNotInitialized", Some(format!("containers with incomplete status: {}", names(&incomplete)))),
     }
 }
@@ -501,10 +529,14 @@ fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], st
         ready = gates(spec, status);
     }
     let network = if has_network { Verdict::yes() } else { Verdict { ok: false, reason: None, message: None } };
-    let own = [network, initialized(&phase, all), ready, containers_ready(), Verdict::yes()];
+    let was = condition(i.pod, "Initialized").is_some_and(|c| c.status == "True");
+    let own = [network, initialized(&phase, all, was), ready, containers_ready(), Verdict::yes()];
     let generation = i.pod.metadata.generation;
     for (type_, verdict) in OWN_CONDITIONS.into_iter().zip(own) {
         set_condition(status, type_, verdict, generation, i.now);
+    }
+    if restart::may_all_restart(spec) {
+        set_condition(status, ALL_RESTARTING, all_restarting(i, spec, &phase), None, i.now);
     }
     let resize = &i.memory.resize;
     let pending = match &resize.work {
@@ -514,6 +546,18 @@ fn conditions(i: &Input<'_>, spec: &PodSpec, all: &[(Kind, ContainerStatus)], st
     let progress = resize.progress.as_ref().map(|p| (p.error.as_ref().map(|_| "Error".to_owned()), p.error.clone(), p.generation));
     resize_condition(status, RESIZE_PENDING, pending, i.now);
     resize_condition(status, RESIZE_IN_PROGRESS, progress.filter(|_| !matches!(phase.as_str(), "Succeeded" | "Failed")), i.now);
+}
+
+/// Whether all containers are being removed, so that they start again (upstream `GenerateAllContainersRestartingCondition`).
+fn all_restarting(i: &Input<'_>, spec: &PodSpec, phase: &str) -> Verdict {
+    match phase {
+        "Succeeded" => Verdict::no("PodCompleted", None),
+        "Failed" => Verdict::no("PodFailed", None),
+        _ if restart::all_restart(i.observed, spec) => {
+            Verdict { ok: true, reason: Some("RestartAllContainersStarted"), message: Some("container exited with restart policy rule".into()) }
+        }
+        _ => Verdict { ok: false, reason: None, message: None },
+    }
 }
 
 /// Sets a condition of a resize (reason, message, generation), or takes it away.

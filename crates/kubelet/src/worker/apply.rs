@@ -229,8 +229,8 @@ impl Worker {
             hook.abort();
         }
         let (site, tell) = (self.site(), self.tell.clone());
-        // A second stop with a shorter grace does not run the hook again.
-        let hook = self.pre_stop(&name, &id).filter(|_| !again && !prepared);
+        // A second stop with a shorter grace does not run the hook again; where all containers start again there is no time for it, as upstream.
+        let hook = self.pre_stop(&name, &id).filter(|_| !again && !prepared && why != Why::AllRestart);
         tokio::spawn(async move {
             let grace = Duration::from_secs(grace.max(0) as u64);
             let mut left = grace;
@@ -262,6 +262,7 @@ impl Worker {
             Why::StartupFailed => format!("Container {name} failed startup probe{restarts}"),
             Why::PostStartFailed => "FailedPostStartHook".to_owned(),
             Why::Resized => format!("Container {name} resize requires restart"),
+            Why::AllRestart => "killing".to_owned(),
         }
     }
 

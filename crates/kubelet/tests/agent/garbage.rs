@@ -9,6 +9,7 @@ use kubelet::{Amount, DeadContainers, Eviction, Signal, Threshold};
 use serde_json::json;
 
 use crate::common::World;
+use crate::ready_world;
 
 /// Attempts of containers that the runtime holds, by pod.
 fn attempts(world: &World, pod: &str) -> usize {
@@ -65,4 +66,33 @@ async fn links_lead_to_logs_and_go_with_their_containers() {
     assert_eq!(target.to_str().unwrap(), format!("/var/log/pods/default_web_{uid}/c/0.log"));
     world.pods().delete("web", &kube::api::DeleteParams::default().grace_period(1)).await.unwrap();
     world.eventually("the link gone", async || links(&world) == ["notes.txt".to_owned()]).await;
+}
+
+#[tokio::test]
+async fn a_container_whose_rule_says_so_has_all_of_its_pod_start_again() {
+    let world = ready_world().await;
+    let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    let hook = json!({"preStop": {"exec": {"command": ["bye"]}}});
+    let spec = json!({"restartPolicy": "Never", "initContainers": [{"name": "i", "image": "exit-0:1"}], "containers": [
+        {"name": "c", "image": "serve:1", "restartPolicy": "Never", "restartPolicyRules": rule},
+        {"name": "d", "image": "serve:1", "lifecycle": hook}]});
+    world.pod("web", spec).await;
+    world.until_running("web").await;
+    let sandbox = world.runtime.state.lock().unwrap().named("c")[0].sandbox.clone();
+    let id = world.runtime.state.lock().unwrap().named("c")[0].id.clone();
+    world.runtime.exit(&id, 42);
+    let again = |s: &serde_json::Value| {
+        let all = s["containerStatuses"].as_array().into_iter().chain(s["initContainerStatuses"].as_array()).flatten();
+        all.clone().count() == 3 && all.clone().all(|c| c["restartCount"] == 1 && c["ready"] == true)
+    };
+    let status = world.until("web", "started again", again).await;
+    for c in status["containerStatuses"].as_array().unwrap() {
+        assert_eq!(c["lastState"]["terminated"]["reason"], "RestartingAllContainers", "{c}");
+    }
+    let of = |type_: &str| status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == type_).unwrap()["status"].clone();
+    assert_eq!((of("AllContainersRestarting"), of("Initialized")), (json!("False"), json!("True")));
+    world.until_event("Killing: killing").await;
+    let state = world.runtime.state.lock().unwrap();
+    assert!(state.execs.is_empty(), "no preStop hook runs");
+    assert!(state.containers.len() == 3 && state.containers.values().all(|c| c.sandbox == sandbox), "in the same sandbox, and the old ones are gone");
 }

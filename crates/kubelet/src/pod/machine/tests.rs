@@ -2,6 +2,7 @@
 
 mod model;
 mod resize;
+mod restart_all;
 
 use serde_json::json;
 
