@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig};
 
-use crate::{Client, Error, Result};
+use crate::{Client, Error, Requests, Result};
 
 /// Makes rustls with ring the process's TLS library. Idempotent; call it before the first connection.
 pub fn install_crypto_provider() {
@@ -50,18 +50,23 @@ pub fn with_certificate(config: &Config, cert_pem: &str, key_pem: &str) -> Resul
 
 /// The same client under a name: its requests carry `PROGRAM/VERSION (OS/ARCHITECTURE) kubernetes/COMMIT`, from which the API server takes
 /// the name of the manager of fields. The version goes without what follows its first hyphen, and a build does not know its commit, as in
-/// client-go's rest/config.go.
+/// client-go's rest/config.go. They are counted in `requests`.
 #[must_use]
-pub fn with_user_agent(client: Client, program: &str, version: &str, os: &str, architecture: &str) -> Client {
+pub fn with_user_agent(client: Client, requests: &Requests, program: &str, version: &str, os: &str, architecture: &str) -> Client {
     let version = version.split('-').next().unwrap_or_default();
     let agent = format!("{program}/{version} ({os}/{architecture}) kubernetes/unknown");
-    let namespace = client.default_namespace().to_owned();
+    let (namespace, requests) = (client.default_namespace().to_owned(), requests.clone());
     let named = tower::service_fn(move |mut request: http::Request<kube::client::Body>| {
         if let Ok(agent) = http::HeaderValue::from_str(&agent) {
             request.headers_mut().entry(http::header::USER_AGENT).or_insert(agent);
         }
-        let client = client.clone();
-        async move { client.send(request).await }
+        let (client, requests) = (client.clone(), requests.clone());
+        async move {
+            let counted = requests.begin(&request);
+            let answer = client.send(request).await;
+            requests.end(&counted, answer.as_ref());
+            answer
+        }
     });
     Client::new(named, namespace)
 }
@@ -77,7 +82,8 @@ mod tests {
             let _ = seen.send(request.headers().get("user-agent").cloned());
             async { Ok::<_, kube::Error>(http::Response::builder().status(404).body(kube::client::Body::empty()).unwrap()) }
         });
-        let client = with_user_agent(Client::new(server, "default"), "kubelet", "v1.36.2+mullion.0.1.0-rc.1", "windows", "amd64");
+        let requests = Requests::new("api:6443");
+        let client = with_user_agent(Client::new(server, "default"), &requests, "kubelet", "v1.36.2+mullion.0.1.0-rc.1", "windows", "amd64");
         let answer = client.send(http::Request::get("/version").body(kube::client::Body::empty()).unwrap()).await.unwrap();
         assert_eq!(answer.status(), 404, "answers pass unchanged");
         let agent = agents.recv().await.unwrap().unwrap();

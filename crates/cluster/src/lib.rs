@@ -15,6 +15,7 @@ mod lean;
 mod lease;
 mod reflect;
 mod renewal;
+mod requests;
 mod retry;
 mod server;
 pub mod unread;
@@ -25,6 +26,7 @@ pub use feed::{Feed, Keeper};
 pub use informer::{Change, Informer, Key, Selection};
 pub use lease::keep_node_lease;
 pub use renewal::{Renewal, renewable};
+pub use requests::Requests;
 pub use retry::{is_conflict, is_forbidden, is_not_found, update_status_with_retry, update_with_retry};
 pub use server::{ApiServer, Watches};
 

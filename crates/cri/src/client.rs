@@ -19,6 +19,7 @@ use tower::service_fn;
 
 use crate::calls::{Calls, Waiting};
 use crate::containerd::{self, Envelope};
+use crate::operations::{Operation, Operations};
 use crate::{Endpoint, EndpointError, Error, Events, create};
 
 /// How long calls may take.
@@ -95,6 +96,7 @@ pub struct Client {
     endpoints: Endpoints,
     deadlines: Deadlines,
     calls: Arc<Calls>,
+    operations: Arc<Operations>,
 }
 
 impl Client {
@@ -143,7 +145,7 @@ impl Client {
 
     fn over(endpoint: Arc<str>, deadlines: Deadlines, transport: Transport) -> Self {
         let endpoints = Endpoints { runtime: endpoint.clone(), images: endpoint };
-        Self { transport, endpoints, deadlines, calls: Arc::default() }
+        Self { transport, endpoints, deadlines, calls: Arc::default(), operations: Arc::default() }
     }
 
     /// Where the runtime listens, as it was given.
@@ -154,6 +156,11 @@ impl Client {
     /// Calls without an answer so far, of this client and its clones, the oldest first.
     pub fn waiting(&self) -> Vec<Waiting> {
         self.calls.waiting()
+    }
+
+    /// How often each call was made by this client and its clones, how often it failed, and how long it took.
+    pub fn operations(&self) -> Vec<(&'static str, Operation)> {
+        self.operations.all()
     }
 
     /// Events of containers and sandboxes, subscribed again after each loss.
@@ -190,7 +197,10 @@ impl Client {
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Error> {
         let _counted = self.calls.begin(call);
-        match tokio::time::timeout(limit, answer).await {
+        let began = std::time::Instant::now();
+        let answer = tokio::time::timeout(limit, answer).await;
+        self.operations.add(call, began.elapsed(), !matches!(answer, Ok(Ok(_))));
+        match answer {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(Error::from_status(call, endpoint, &status)),
             Err(_) => Err(Error::Deadline { call, endpoint: endpoint.to_string(), within: limit }),

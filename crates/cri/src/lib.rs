@@ -11,6 +11,7 @@ mod create;
 mod endpoint;
 mod error;
 mod events;
+pub mod operations;
 mod serve;
 #[cfg(all(test, unix))]
 mod tests;

@@ -23,7 +23,7 @@ pub use event_log::WindowsEventLog;
 pub use event_log::{EventLog, LoggedEvent};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
-pub use machine::{Available, Counters, Load, Machine, Traffic, meminfo};
+pub use machine::{Available, Counters, Load, Machine, Process, Traffic, meminfo};
 #[cfg(target_os = "linux")]
 pub use process::end_process;
 pub use root::{

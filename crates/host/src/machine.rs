@@ -2,11 +2,13 @@
 //! pkg/kubelet/winstats on Windows).
 
 mod counters;
+mod process;
 
 use std::collections::BTreeMap;
 use std::io;
 
 pub use counters::{Counters, Traffic, meminfo};
+pub use process::Process;
 
 #[cfg(not(windows))]
 #[path = "machine/linux.rs"]

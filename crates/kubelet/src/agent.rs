@@ -90,6 +90,10 @@ pub(crate) struct Agent {
     pub probes: Arc<Counts>,
     /// How often containers were started.
     pub starts: Started,
+    /// How long the agent's work took.
+    pub timings: Arc<crate::stats::Timings>,
+    /// The requests to the API server.
+    pub requests: cluster::Requests,
     pub statuses: Arc<Statuses>,
     pub health: watch::Receiver<RuntimeHealth>,
     pub workers: Arc<Workers>,
@@ -398,8 +402,10 @@ impl Agent {
 
     /// Lists the runtime's objects, and wakes the workers of pods that have changed since the last look.
     async fn look(&self, seen: &mut Seen) {
+        let began = Instant::now();
         match list(&self.cri).await {
             Ok(now) => {
+                self.timings.listed(began);
                 for uid in changed(seen, &now) {
                     self.workers.tell(uid, Note::Wake);
                 }
@@ -429,6 +435,7 @@ impl Agent {
             tracing::info!(pod = owner, sandbox = sandbox.id, "ending a pod that the API does not know");
             orphans.push(Orphan { pod: owner.clone(), sandbox: sandbox.id.clone() });
         }
+        self.timings.orphans(orphans.iter().map(|orphan| &orphan.pod).collect::<BTreeSet<_>>().len());
         // One that cannot be stopped keeps its own, but nothing else, from being cleaned up.
         let held = self.end_orphans(orphans).await;
         let kept = |pod: &str| known.contains(pod) || held.iter().any(|orphan| orphan.pod == pod);

@@ -426,6 +426,8 @@ pub struct Config {
     pub os: NodeOs,
     /// InternalIP addresses; the first is primary.
     pub node_ips: Vec<IpAddr>,
+    /// Name and port of the API server, for metrics.
+    pub api_host: String,
     /// The container runtime.
     pub cri: cri::Client,
     /// The node's file tree.

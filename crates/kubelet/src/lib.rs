@@ -13,6 +13,7 @@ mod bundles;
 pub mod certificates;
 mod cgroups;
 mod claims;
+mod clock_skew;
 mod config;
 mod counts;
 mod cri_config;

@@ -9,7 +9,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backoff::Backoff;
 use cluster::{EventRecorder, EventType, Informer, Key};
@@ -32,6 +32,7 @@ use crate::eviction::{Eviction, Pressure, Signal};
 use crate::health::{Handler, RuntimeHealth};
 use crate::images::Images;
 use crate::services;
+use crate::stats::Timings;
 
 /// The annotation that the attach controller of the control plane attaches volumes.
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -388,6 +389,7 @@ pub(crate) struct NodeKeeper {
     pub in_use: watch::Receiver<BTreeSet<String>>,
     pub devices: Arc<Devices>,
     pub device_changes: watch::Receiver<()>,
+    pub timings: Arc<Timings>,
 }
 
 impl NodeKeeper {
@@ -450,8 +452,10 @@ impl NodeKeeper {
         }
         let status = self.compute(&NodeStatus::default()).await;
         let object: Node = serde_json::from_value(self.facts.object(&status)).map_err(kube::Error::SerdeError)?;
+        self.timings.startup.attempted(Instant::now());
         let existing = match api.create(&PostParams::default(), &object).await {
             Ok(node) => {
+                self.timings.startup.made(Instant::now());
                 self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
                 self.announce(&status, &mut false);
                 return Ok(node);
@@ -571,6 +575,9 @@ impl NodeKeeper {
             return;
         }
         *was_ready = is;
+        if is {
+            self.timings.startup.is_ready(Instant::now());
+        }
         let reason = if is { "NodeReady" } else { "NodeNotReady" };
         let message = format!("Node {} status is now: {reason}", self.facts.name());
         self.event(EventType::Normal, reason, message);

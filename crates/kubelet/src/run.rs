@@ -23,6 +23,7 @@ use crate::certificates::manager::{self, Manager as CertificateManager, ManagerE
 use crate::certificates::plan;
 use crate::certificates::serving::{Follower, ServingCertificate};
 use crate::cgroups::{self, Groups};
+use crate::clock_skew;
 use crate::config::{Config, ServerConfig};
 use crate::cri_config::{self, Modules, NodeSide};
 use crate::devices::{self, Devices};
@@ -111,6 +112,8 @@ type Tasks = JoinSet<std::io::Result<()>>;
 
 /// What everything else is built from.
 struct Ground {
+    requests: cluster::Requests,
+    timings: Arc<crate::stats::Timings>,
     cri: cri::Client,
     images: Arc<Images>,
     dir: host::PodPath,
@@ -142,11 +145,12 @@ struct Ground {
 }
 
 async fn start(mut config: Config, tasks: &mut Tasks) -> Result<(), RunError> {
-    config.client = cluster::with_user_agent(config.client, "kubelet", &config.version, config.os.name(), &config.facts.architecture);
+    let requests = cluster::Requests::new(config.api_host.clone());
+    config.client = cluster::with_user_agent(config.client, &requests, "kubelet", &config.version, config.os.name(), &config.facts.architecture);
     if let Some(listener) = config.healthz.take() {
         tasks.spawn(server::serve_healthz(listener));
     }
-    let ground = ground(&config, tasks)?;
+    let ground = ground(&config, requests, tasks)?;
     register(&config, &ground, tasks);
     let server = config.server.take();
     let agent = pods(&mut config, ground, tasks);
@@ -198,7 +202,7 @@ fn serving_subject(node: &Informer<Node>, name: &str) -> watch::Receiver<Option<
 }
 
 /// Directories, the runtime and its health, the view of the API: the own Node, its pods, services.
-fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
+fn ground(config: &Config, requests: cluster::Requests, tasks: &mut Tasks) -> Result<Ground, RunError> {
     if config.groups.fail_version_1 && config.is_machine && !config.os.is_windows() && cgroups::is_version_1(&config.root) {
         return Err(RunError::CgroupV1);
     }
@@ -247,6 +251,8 @@ fn ground(config: &Config, tasks: &mut Tasks) -> Result<Ground, RunError> {
     }));
     let records = Records::load(config.root.clone(), &dir, config.image_credentials.verification.clone())?;
     Ok(Ground {
+        requests,
+        timings: Arc::default(),
         records: Arc::new(records),
         node_keyring: node_keyring(config, &dir),
         providers: providers(config, tokens.clone())?,
@@ -369,6 +375,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         in_use: ground.in_use.clone(),
         devices: ground.devices.clone(),
         device_changes: ground.devices.changes(),
+        timings: ground.timings.clone(),
     };
     let cri = ground.cri.clone();
     tasks.spawn(forever(pod_cidr::follow(cri, ground.node.clone(), config.node_name.clone())));
@@ -392,7 +399,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     let workers = Arc::new(Workers::default());
     let notified = workers.clone();
     let waker: Waker = Arc::new(move |uid: &str| notified.tell(uid, Note::Sources));
-    let statuses = Statuses::new(config.client.clone(), pods.clone());
+    let statuses = Statuses::new(config.client.clone(), pods.clone(), ground.timings.status_sync());
     let groups = Groups::new(config, &ground.side);
     let agent = Arc::new(Agent {
         groups: groups.clone(),
@@ -426,6 +433,8 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         network_gate: config.network_gate.clone(),
         probes: Arc::default(),
         starts: crate::stats::Started::default(),
+        timings: ground.timings,
+        requests: ground.requests,
         statuses: statuses.clone(),
         health: ground.health.clone(),
         workers: workers.clone(),
@@ -452,6 +461,8 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     tasks.spawn(forever(agent.clone().keep_dead_containers(config.dead_containers)));
     tasks.spawn(forever(async move { statuses.run().await }));
     tasks.spawn(forever(wake_on_health(ground.health, workers)));
+    let clock = (agent.clone(), agent.requests.clock());
+    tasks.spawn(forever(async move { clock_skew::follow(&clock.0, clock.1).await }));
     tasks.spawn(forever(agent.clone().follow_runtime()));
     follow_devices(config, &agent, ground.affected, tasks);
     let waiting = agent.workers.clone();

@@ -14,6 +14,7 @@ mod health;
 mod metrics;
 mod running;
 mod streams;
+mod volume_metrics;
 
 use std::convert::Infallible;
 use std::net::TcpListener;
@@ -109,7 +110,10 @@ pub(crate) async fn serve(server: Arc<Server>, listener: TcpListener, config: Co
                 let user = auth::user_of_certificate(certificate.map(std::slice::from_ref));
                 move |request: Request<Incoming>| {
                     let (server, user) = (server.clone(), user.clone());
-                    async move { answer(&server, user, request).await }
+                    async move {
+                        let _counted = server.agent.timings.requests.begin(request.method().as_str(), request.uri().path());
+                        answer(&server, user, request).await
+                    }
                 }
             });
             if let Err(error) = served.await {

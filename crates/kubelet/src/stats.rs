@@ -2,8 +2,12 @@
 
 pub(crate) mod networks;
 mod node;
+mod own;
+mod requests;
 mod started;
+mod startup;
 mod summary;
+mod timings;
 pub(crate) mod usage;
 
 use std::fmt;
@@ -11,18 +15,20 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::agent::Agent;
 pub(crate) use node::Rates;
 pub(crate) use started::Started;
 pub(crate) use summary::{Detail, container_stats, summary, summary_of};
+pub(crate) use timings::{Start, Timings};
 
 /// The agent's own metrics, and those of its watches.
 pub(crate) fn registry(agent: &Arc<Agent>) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Own(Arc::clone(agent))));
+    agent.timings.register(&mut registry);
+    agent.requests.register(&mut registry);
     agent.api.register(&mut registry);
     registry
 }
@@ -39,16 +45,11 @@ impl fmt::Debug for Own {
 impl Collector for Own {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let agent = &self.0;
-        let mut name = encoder.encode_descriptor("kubelet_node_name", "The node's name. The count is always 1.", None, MetricType::Gauge)?;
-        name.encode_family(&[("node", agent.side.node_name.as_str())])?.encode_gauge(&1_u64)?;
-        let pods = agent.all_pods();
-        let running = pods.iter().filter(|p| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")).count();
-        for (name, help, value) in [
-            ("kubelet_running_pods", "Number of pods in phase Running.", running),
-            ("kubelet_working_pods", "Number of pods of the node.", pods.len()),
-        ] {
-            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
-        }
+        own::identity(agent, &mut encoder)?;
+        own::pods(agent, &mut encoder)?;
+        own::operations(&agent.cri, &mut encoder)?;
+        own::process(&mut encoder)?;
+        agent.timings.encode(&mut encoder)?;
         agent.starts.encode(&mut encoder)?;
         agent.counts.encode(&mut encoder)?;
         agent.records.encode(&mut encoder)?;

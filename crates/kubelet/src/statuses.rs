@@ -12,6 +12,7 @@ use cluster::{Informer, Key, unread};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::Patch;
+use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 use thiserror_ext::AsReport;
 use tokio::sync::{Notify, watch};
@@ -44,6 +45,8 @@ struct Entry {
     /// As JSON: a tree of values takes ten times as much, for as long as the pod lives.
     status: Arc<str>,
     dirty: bool,
+    /// Since when it is.
+    since: Instant,
     failures: u32,
     retry_at: Option<Instant>,
 }
@@ -61,11 +64,13 @@ pub(crate) struct Statuses {
     entries: Mutex<BTreeMap<String, Entry>>,
     work: Notify,
     sent: watch::Sender<u64>,
+    /// How long a change takes until it has arrived.
+    took: Histogram,
 }
 
 impl Statuses {
-    pub(crate) fn new(client: kube::Client, pods: Informer<Pod>) -> Arc<Self> {
-        Arc::new(Statuses { client, pods, entries: Mutex::default(), work: Notify::new(), sent: watch::Sender::new(0) })
+    pub(crate) fn new(client: kube::Client, pods: Informer<Pod>, took: Histogram) -> Arc<Self> {
+        Arc::new(Statuses { client, pods, entries: Mutex::default(), work: Notify::new(), sent: watch::Sender::new(0), took })
     }
 
     fn entries(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
@@ -81,7 +86,8 @@ impl Statuses {
             return;
         }
         let (failures, retry_at) = before.map_or((0, None), |e| (e.failures, e.retry_at));
-        let entry = Entry { key, mirrored, status: status.into(), dirty: true, failures, retry_at };
+        let since = before.filter(|e| e.dirty).map_or_else(Instant::now, |e| e.since);
+        let entry = Entry { key, mirrored, status: status.into(), dirty: true, since, failures, retry_at };
         entries.insert(uid.to_owned(), entry);
         self.work.notify_one();
     }
@@ -89,7 +95,9 @@ impl Statuses {
     /// Compares a pod's status with the API once more.
     pub(crate) fn resend(&self, uid: &str) {
         if let Some(entry) = self.entries().get_mut(uid) {
-            entry.dirty = true;
+            if !std::mem::replace(&mut entry.dirty, true) {
+                entry.since = Instant::now();
+            }
             self.work.notify_one();
         }
     }
@@ -138,7 +146,8 @@ impl Statuses {
         };
         match result {
             Ok(()) => {
-                entry.dirty = *entry.status != *status;
+                self.took.observe(entry.since.elapsed().as_secs_f64());
+                (entry.dirty, entry.since) = (*entry.status != *status, Instant::now());
                 entry.failures = 0;
                 entry.retry_at = None;
                 self.sent.send_modify(|n| *n += 1);
@@ -329,7 +338,7 @@ mod tests {
             let client = server(pods, code);
             let pods = informer(&client);
             pods.synced().await;
-            let statuses = Statuses::new(client, pods);
+            let statuses = Statuses::new(client, pods, Histogram::new([1.0]));
             let sent = statuses.send("u", &Key::new("ns", "p"), false, &json!({"phase": "Failed"})).await;
             assert_eq!(sent.is_ok(), gone, "{what}: {sent:?}");
         }

@@ -16,6 +16,7 @@ mod mount;
 mod resize;
 mod site;
 mod start;
+mod times;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +40,7 @@ use crate::probes::{self, News, Prober};
 use crate::volumes::{Places, PodDirs};
 use clock::Clock;
 use site::Site;
+use times::{Times, first_seen};
 
 /// Messages to a worker.
 #[derive(Debug)]
@@ -92,6 +94,7 @@ pub(crate) struct Worker {
     warnings: Arc<Mutex<Warnings>>,
     work: Arc<Work>,
     clock: Clock,
+    times: Times,
 }
 
 /// The action that a worker carries out, and since when: what holds it up is named though it does not answer meanwhile.
@@ -122,7 +125,10 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
     let is_static = agent.statics.holds(&uid(&pod));
     let pod = if is_static { with_mirrored_status(&agent, pod) } else { pod };
     let failed_start = SignedDuration::try_from(agent.polls.failed_start).unwrap_or(SignedDuration::ZERO);
+    let containers = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
+    agent.timings.worker_begins(first_seen(&pod), Timestamp::now(), containers);
     let mut worker = Worker {
+        times: Times::new(&pod),
         uid: uid(&pod),
         is_static,
         state: PodState::new(pod, node_info(&agent), failed_start, resize::load(&agent, &dirs)).with_restarts(agent.polls.restart),
@@ -161,6 +167,15 @@ fn with_mirrored_status(agent: &Agent, pod: Arc<Pod>) -> Arc<Pod> {
     }
 }
 
+/// Upstream's name of what an event asks of a worker.
+fn operation_of(event: &Event) -> &'static str {
+    match event {
+        Event::Pod(_) => "update",
+        Event::Gone | Event::Evicted(_) => "kill",
+        _ => "sync",
+    }
+}
+
 fn node_info(agent: &Agent) -> NodeInfo {
     let health = agent.health.borrow();
     let resizes = !agent.side.os.is_windows();
@@ -178,13 +193,22 @@ impl Worker {
     async fn work(&mut self) {
         let mut wake = None;
         let mut look = false;
+        let mut operation = "create";
         loop {
+            let mut began = Instant::now();
             let event = match self.events.pop_front() {
                 Some(event) => event,
                 // One look serves all events that asked for it.
                 None if std::mem::take(&mut look) => Box::pin(self.observe()).await,
-                None => self.wait(wake).await,
+                None => {
+                    let event = self.wait(wake).await;
+                    began = Instant::now();
+                    event
+                }
             };
+            if operation.is_empty() {
+                operation = operation_of(&event);
+            }
             let now = Timestamp::now();
             let event = match self.clock.moved(now, Instant::now()) {
                 Some(by) => {
@@ -203,6 +227,7 @@ impl Worker {
                 self.mounting.cancel();
             }
             if out.finished {
+                self.agent.timings.worked("terminated", began.elapsed());
                 return;
             }
             wake = out.wake;
@@ -218,6 +243,7 @@ impl Worker {
                 self.work.set(None);
                 self.events.extend(outcome);
             }
+            self.agent.timings.worked(std::mem::take(&mut operation), began.elapsed());
             self.drain();
         }
     }
@@ -246,6 +272,12 @@ impl Worker {
             self.probers.values().for_each(Prober::end);
         }
         let Some(status) = &out.status else { return };
+        if let Some(seconds) = self.times.runs(status, Timestamp::now()) {
+            self.agent.timings.pod_runs(seconds);
+        }
+        for (kind, exit_code, reason) in self.times.ended(status) {
+            self.agent.timings.container_ended(kind, exit_code, reason);
+        }
         if !self.state.memory.cleaned && !self.state.gone {
             let mut status = status.clone();
             self.agent.devices.add_health(&self.uid, &mut status);
@@ -305,7 +337,12 @@ impl Worker {
             Note::Node => Event::Node(node_info(&self.agent)),
             Note::Sources => Event::SourcesChanged,
             Note::Devices => Event::Tick,
-            Note::Pod(pod) => Event::Pod(pod),
+            Note::Pod(pod) => {
+                if let Some(start) = self.times.started(&pod, Timestamp::now()) {
+                    self.agent.timings.pod_started(start);
+                }
+                Event::Pod(pod)
+            }
             Note::Gone => Event::Gone,
             Note::Mounted(mounted) => {
                 self.places = mounted.places;
@@ -388,7 +425,13 @@ impl Worker {
 
     /// What background work needs of the pod.
     fn site(&self) -> Site {
-        Site { agent: self.agent.clone(), pod: self.state.pod.clone(), uid: self.uid.clone(), warnings: self.warnings.clone() }
+        Site {
+            agent: self.agent.clone(),
+            pod: self.state.pod.clone(),
+            uid: self.uid.clone(),
+            warnings: self.warnings.clone(),
+            pulls: self.times.pulls.clone(),
+        }
     }
 
     /// Writes an event about the pod or one of its containers.

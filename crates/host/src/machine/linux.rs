@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::{fs, io};
 
-use super::{Available, Counters, Load, Machine, Traffic, meminfo};
+use super::{Available, Counters, Load, Machine, Process, Traffic, meminfo};
 
 /// The kernel's bound on process ids where it says none.
 const PID_MAX: u64 = 32_768;
@@ -39,10 +39,39 @@ pub(super) fn counters() -> io::Result<Counters> {
     })
 }
 
+pub(super) fn process() -> io::Result<Process> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let machine = fs::read_to_string("/proc/stat")?;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let (ticks, since_boot) = times(&stat).ok_or_else(|| wrong("/proc/self/stat"))?;
+    let boot: u64 = machine.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok()).ok_or_else(|| wrong("/proc/stat"))?;
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok());
+    Ok(Process {
+        cpu_nanos: ticks.saturating_mul(TICK),
+        resident: meminfo(&status, "VmRSS").unwrap_or(0),
+        virtual_bytes: meminfo(&status, "VmSize").unwrap_or(0),
+        started: boot as f64 + since_boot as f64 / 100.0,
+        // The directory that is read is one of them.
+        open: (fs::read_dir("/proc/self/fd")?.count() as u64).saturating_sub(1),
+        most_open: most,
+    })
+}
+
+/// Ticks of processor time, user and system, and ticks from the machine's start to the process's, in /proc/PID/stat. The name of the program
+/// may hold anything.
+fn times(stat: &str) -> Option<(u64, u64)> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some((number(11)?.saturating_add(number(12)?), number(19)?))
+}
+
+/// Nanoseconds of a tick of the clock that user space sees.
+const TICK: u64 = 10_000_000;
+
 /// Nanoseconds of the first line of /proc/stat but for those in which processors had nothing to do: ticks of user, nice, system, idle,
 /// iowait, irq, softirq and steal.
 fn worked(stat: &str) -> Option<u64> {
-    const TICK: u64 = 10_000_000;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().take(8).map(|word| word.parse().ok()).collect::<Option<_>>()?;
     let idle = ticks.get(3..5)?.iter().fold(0, |sum: u64, ticks| sum.saturating_add(*ticks));
@@ -115,6 +144,16 @@ mod tests {
         assert_eq!(worked("cpu  10 x 5 1000 7 2 3 1\n"), None);
         let dev = "a\nb\n  lo: 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\neth0: 9 8 7 6 0 0 0 0 5 4 3 2 0 0 0 0\n bad: 1\n";
         assert_eq!(traffic(dev), [Traffic { name: "eth0".into(), received: [9, 8, 7, 6], sent: [5, 4, 3, 2] }]);
+    }
+
+    #[test]
+    fn this_process_is_measured() {
+        let process = process().unwrap();
+        assert!(process.resident > 1 << 16 && process.virtual_bytes > process.resident && process.open > 2, "{process:?}");
+        assert!(process.started > 1.6e9 && process.most_open > Some(2), "{process:?}");
+        let stat = "12 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20 0 1 0 777 0 0\n";
+        assert_eq!(times(stat), Some((42, 777)));
+        assert_eq!(times("12 (a) S 1"), None);
     }
 
     #[test]

@@ -7,11 +7,13 @@ use std::io;
 use windows_sys::Win32::Foundation::FILETIME;
 use windows_sys::Win32::NetworkManagement::IpHelper::{FreeMibTable, GetIfTable2, IF_TYPE_SOFTWARE_LOOPBACK, MIB_IF_ROW2, MIB_IF_TABLE2};
 use windows_sys::Win32::NetworkManagement::Ndis::IfOperStatusUp;
-use windows_sys::Win32::System::ProcessStatus::{GetPerformanceInfo, PERFORMANCE_INFORMATION};
+use windows_sys::Win32::System::ProcessStatus::{GetPerformanceInfo, GetProcessMemoryInfo, PERFORMANCE_INFORMATION, PROCESS_MEMORY_COUNTERS};
 use windows_sys::Win32::System::SystemInformation::GetTickCount64;
-use windows_sys::Win32::System::Threading::{ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetSystemTimes};
+use windows_sys::Win32::System::Threading::{
+    ALL_PROCESSOR_GROUPS, GetActiveProcessorCount, GetCurrentProcess, GetProcessHandleCount, GetProcessTimes, GetSystemTimes,
+};
 
-use super::{Available, Counters, Load, Machine, Traffic};
+use super::{Available, Counters, Load, Machine, Process, Traffic};
 
 pub(super) fn machine() -> io::Result<Machine> {
     let information = information()?;
@@ -45,6 +47,37 @@ pub(super) fn counters() -> io::Result<Counters> {
     })
 }
 
+pub(super) fn process() -> io::Result<Process> {
+    let [mut made, mut ended, mut kernel, mut user] = [FILETIME::default(); 4];
+    let size = size_of::<PROCESS_MEMORY_COUNTERS>() as u32;
+    let mut memory = PROCESS_MEMORY_COUNTERS { cb: size, ..Default::default() };
+    let mut handles = 0;
+    // SAFETY: the handle of the process itself needs no closing, and all places are valid.
+    let ok = unsafe {
+        let process = GetCurrentProcess();
+        GetProcessTimes(process, &mut made, &mut ended, &mut kernel, &mut user) != 0
+            && GetProcessMemoryInfo(process, &mut memory, size) != 0
+            && GetProcessHandleCount(process, &mut handles) != 0
+    };
+    if !ok {
+        return Err(io::Error::last_os_error());
+    }
+    // Units of 100 ns since 1601.
+    const UNIX: u64 = 116_444_736_000_000_000;
+    Ok(Process {
+        cpu_nanos: units(kernel).saturating_add(units(user)).saturating_mul(100),
+        resident: memory.WorkingSetSize as u64,
+        virtual_bytes: memory.PagefileUsage as u64,
+        started: units(made).saturating_sub(UNIX) as f64 / 1e7,
+        open: handles.into(),
+        most_open: None,
+    })
+}
+
+fn units(time: FILETIME) -> u64 {
+    u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime)
+}
+
 /// Nanoseconds in which processors worked.
 fn worked() -> io::Result<u64> {
     let (mut idle, mut kernel, mut user) = (FILETIME::default(), FILETIME::default(), FILETIME::default());
@@ -53,9 +86,8 @@ fn worked() -> io::Result<u64> {
     if ok == 0 {
         return Err(io::Error::last_os_error());
     }
-    let of = |time: FILETIME| u64::from(time.dwHighDateTime) << 32 | u64::from(time.dwLowDateTime);
     // Time of the kernel has the idle time in it; units are 100 ns.
-    Ok(of(kernel).saturating_add(of(user)).saturating_sub(of(idle)).saturating_mul(100))
+    Ok(units(kernel).saturating_add(units(user)).saturating_sub(units(idle)).saturating_mul(100))
 }
 
 /// Interfaces that are up, but for the loopback and for filters, which count what their interface counts.

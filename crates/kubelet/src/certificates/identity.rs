@@ -83,6 +83,8 @@ pub struct Settings {
 /// A client, and what keeps its credentials good.
 pub struct Identity {
     pub client: Client,
+    /// Name and port of the server.
+    pub host: String,
     /// Metrics of the certificate, where it is replaced here.
     pub counts: Option<Arc<Counts>>,
     /// Runs for ever; it ends when the node has no credentials any more.
@@ -118,6 +120,7 @@ pub async fn identity(settings: &Settings) -> Result<Identity, IdentityError> {
             settings.rotated(&server, asker, None, Kept { store, first: None, bootstrap: Some(bootstrap) })
         }
         Some(bootstrap) => {
+            let host = host_of(&bootstrap.config().await?);
             let (client, renewal) = cluster::renewable(None);
             let (kubeconfig, settings_of_work) = (settings.kubeconfig.clone(), settings.clone());
             let work = async move {
@@ -126,7 +129,7 @@ pub async fn identity(settings: &Settings) -> Result<Identity, IdentityError> {
                 let known = certificate_of(&kubeconfig).await;
                 Ok(follow_files(&settings_of_work, known, &renewal).await)
             };
-            Ok(Identity { client, counts: None, work: Box::pin(work) })
+            Ok(Identity { client, host, counts: None, work: Box::pin(work) })
         }
         None => settings.of_kubeconfig().await,
     }
@@ -155,7 +158,7 @@ impl Settings {
             let (client, renewal) = cluster::renewable(Some(cluster::client_from_kubeconfig(path).await?));
             let (settings, known) = (self.clone(), given.map(|given| given.pair));
             let work = async move { Ok(follow_files(&settings, known, &renewal).await) };
-            return Ok(Identity { client, counts: None, work: Box::pin(work) });
+            return Ok(Identity { client, host: host_of(&server), counts: None, work: Box::pin(work) });
         }
         let (inline, files) = match given {
             Some(given) if given.files.is_none() => (Some(given.pair).filter(|pair| pair.is_valid(SystemTime::now())), None),
@@ -182,7 +185,7 @@ impl Settings {
             self.check(pair, &path)?;
             use_pair(&renewal, server, pair)?;
         }
-        let server = server.clone();
+        let (host, server) = (host_of(server), server.clone());
         let follow = async move {
             // What is wanted is wanted for ever.
             let _wanted: watch::Sender<Option<Subject>> = wanted;
@@ -200,7 +203,7 @@ impl Settings {
                 failed = follow => failed,
             }
         };
-        Ok(Identity { client, counts: Some(counts), work: Box::pin(work) })
+        Ok(Identity { client, host, counts: Some(counts), work: Box::pin(work) })
     }
 
     fn check(&self, pair: &Pair, path: &std::path::Path) -> Result<(), IdentityError> {
@@ -209,6 +212,11 @@ impl Settings {
         }
         check_node(pair, &self.node_name).map_err(|source| IdentityError::OtherNode { path: path.to_owned(), source })
     }
+}
+
+/// Name and port of a server.
+fn host_of(server: &Config) -> String {
+    server.cluster_url.authority().map(ToString::to_string).unwrap_or_default()
 }
 
 /// The client certificate of a kubeconfig, where it can be read.

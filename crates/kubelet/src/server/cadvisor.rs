@@ -4,7 +4,7 @@
 //! filled on Windows, and for containers whose groups are not where the agent makes them. Families that neither gives are taken from the runtime's own metrics (CRI `ListPodSandboxMetrics`), where it has any.
 //! Nothing is kept between two requests, and the answer is written family by family as the client reads it.
 
-mod families;
+pub(super) mod families;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,7 +21,7 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{Body, Server, cadvisor, explanation, hcn_calls, health, json as answer_json, metrics, running, text};
+use super::{Body, Server, cadvisor, explanation, hcn_calls, health, json as answer_json, metrics, running, text, volume_metrics};
 use crate::error::RuntimeError;
 use crate::logs::{self, Filter, Options};
 use crate::node_logs;
@@ -62,7 +62,10 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
             None => text(StatusCode::NOT_FOUND, "this node has no Host Networking Service"),
         },
         ["stats", "summary"] => answer_json(&stats::summary(&server.agent, detail(query)).await),
-        ["metrics"] => answer_metrics(exposition::encode(&server.metrics, format), format),
+        ["metrics"] => {
+            let own = exposition::encode(&server.metrics, format);
+            answer_metrics(volume_metrics::add(&server.agent, own, format).await, format)
+        }
         ["metrics", "cadvisor"] => cadvisor::serve(&server.agent, format).await,
         ["metrics", "probes"] => answer_metrics(exposition::encode(&server.agent.probes.registry, format), format),
         ["metrics", "resource"] => answer_metrics(metrics::resource(server, format).await, format),

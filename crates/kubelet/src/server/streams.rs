@@ -84,6 +84,9 @@ pub(super) fn is_stream(path: &str) -> bool {
 /// Answers such a request.
 pub(super) async fn serve(server: &Arc<Server>, mut request: Request<Incoming>) -> Response<Body> {
     let path = request.uri().path().to_owned();
+    if request.headers().get(http::header::UPGRADE).is_some_and(|wire| wire.as_bytes().eq_ignore_ascii_case(b"websocket")) {
+        server.agent.timings.requests.websocket(&path);
+    }
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (namespace, name, uid, what) = match parts.as_slice() {
         ["exec", namespace, pod, container] => (namespace, pod, None, What::Exec(container)),

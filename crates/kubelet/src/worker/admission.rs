@@ -76,6 +76,7 @@ impl Worker {
     /// What was set aside for the pod is free again.
     fn refuse(&self, refusal: Refusal) -> Refusal {
         self.agent.devices.release(&self.uid);
+        self.agent.timings.rejection(&refusal.reason);
         self.event(None, EventType::Warning, &refusal.reason, refusal.message.clone());
         refusal
     }

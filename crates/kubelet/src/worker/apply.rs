@@ -19,7 +19,7 @@ use crate::env::Facts;
 use crate::error::RuntimeError;
 use crate::pod::{Action, Event, Kill, Outcome, Prepare, Why};
 use crate::probes;
-use crate::users::UsersError;
+use crate::users::{self, UsersError};
 use crate::volumes::log_mode;
 
 const MINIMUM_STOP: Duration = Duration::from_secs(2);
@@ -138,9 +138,14 @@ impl Worker {
             self.agent.root.create_dir_all(&self.dirs.logs, log_mode(self.agent.side.os))?;
             let config = cri_config::sandbox(&self.agent.side, &self.state.pod, attempt, &self.dirs.logs, self.users(&runtime_handler)?)?;
             let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler };
-            self.agent.cri.run_pod_sandbox(request).await.map_err(|error| SandboxError::Run(error.into()))
+            let (handler, began) = (request.runtime_handler.clone(), Instant::now());
+            let made = self.agent.cri.run_pod_sandbox(request).await;
+            self.agent.timings.sandbox(&handler, began.elapsed(), made.is_err());
+            made.map_err(|error| SandboxError::Run(error.into()))
         };
-        match made.await {
+        let made = made.await;
+        self.agent.timings.started_pod(users::wants(&self.state.pod), made.is_err());
+        match made {
             Ok(_) => Outcome::Done,
             Err(error) => {
                 let message = error.to_report_string();

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use cluster::EventType;
 use cri::v1;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 use kube_rules::Reference;
 use thiserror_ext::AsReport as _;
@@ -78,6 +79,7 @@ async fn ensure_one(site: &Site, container: &str, image: &str, policy: Option<&s
     match pulled {
         Ok(ready) => {
             if let Some((own, whole)) = ready.pulled {
+                site.agent.timings.pulled(ready.size, whole);
                 let message = format!(
                     "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {} bytes.",
                     go_duration(own),
@@ -118,7 +120,11 @@ async fn pull(lookup: &Lookup<'_>, container: &str, sandbox: v1::PodSandboxConfi
     let intent = site.agent.records.intend(image).map_err(|source| ImageError::Record { image: image.to_owned(), source })?;
     site.event(name, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
     let say = |message| site.event(name, EventType::Normal, "Pulling", message);
+    let began = Timestamp::now();
     let pulled = site.agent.images.pull(image, credentials, sandbox, say).await;
+    if pulled.is_ok() {
+        site.pulls.note(began, Timestamp::now());
+    }
     match &pulled {
         Ok(ready) => intent.pulled(&ready.reference, ready.used.as_ref()),
         Err(ImageError::Pull { source, .. }) if !source.are_answers() => drop(intent),

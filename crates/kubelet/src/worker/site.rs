@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use thiserror_ext::AsReport as _;
 
 use super::errors::HookError;
+use super::times::Pulls;
 use crate::agent::{Agent, key};
 use crate::pod::explain::Warnings;
 use crate::sources::{Fetched, Kind, SourceError};
@@ -17,6 +18,7 @@ pub(super) struct Site {
     pub pod: Arc<Pod>,
     pub uid: String,
     pub warnings: Arc<Mutex<Warnings>>,
+    pub pulls: Arc<Pulls>,
 }
 
 impl Site {

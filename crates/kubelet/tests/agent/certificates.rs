@@ -90,7 +90,7 @@ impl Node {
 
     /// Starts an agent with the identity of these settings.
     async fn start(&mut self, settings: &Settings) {
-        let Identity { client, counts, work } = identity(settings).await.unwrap();
+        let Identity { client, counts, work, .. } = identity(settings).await.unwrap();
         (self.world.agent_client, self.world.client_certificate) = (Some(client), counts);
         self.work = Some(tokio::spawn(async move {
             match work.await {

@@ -110,3 +110,42 @@ async fn the_summary_leaves_out_what_cannot_be_measured() {
     let part = summary().await;
     assert_eq!((&part["pods"], &part["node"]["nodeName"]), (&json!([]), &json!("win01")));
 }
+
+#[tokio::test]
+async fn what_the_agent_does_is_counted_under_upstreams_names() {
+    let world = ready_world().await;
+    let container = json!({"name": "c", "image": "serve:1"});
+    world.pod("web", json!({"containers": [container]})).await;
+    world.until_running("web").await;
+    get(&world, "/pods").await;
+    let started = async || samples(&get(&world, "/metrics").await, "kubelet_pod_start_total_duration_seconds_count", &[]) == ["1"];
+    world.eventually("the start of the pod is counted", started).await;
+    let text = get(&world, "/metrics").await;
+    for (name, labels, value) in [
+        ("kubelet_node_name", &["node=\"win01\""][..], "1"),
+        ("kubernetes_build_info", &["minor=\"36\"", "platform=\"windows/"], "1"),
+        ("kubelet_running_pods", &[], "1"),
+        ("kubelet_running_containers", &["container_state=\"running\""], "1"),
+        ("kubelet_desired_pods", &["static=\"\""], "1"),
+        ("kubelet_started_pods_total", &[], "1"),
+        ("kubelet_started_containers_total", &["container_type=\"container\""], "1"),
+        ("kubelet_run_podsandbox_duration_seconds_count", &["runtime_handler=\"\""], "1"),
+        ("kubelet_pod_start_duration_seconds_count", &[], "1"),
+        ("kubelet_pod_start_sli_duration_seconds_count", &[], "1"),
+        ("kubelet_pod_worker_start_duration_seconds_count", &[], "1"),
+        ("kubelet_pod_worker_duration_seconds_count", &["operation_type=\"create\""], "1"),
+        ("kubelet_http_requests_total", &["path=\"pods\"", "method=\"GET\""], "1"),
+        ("kubelet_http_inflight_requests", &["path=\"metrics\""], "1"),
+        ("kubelet_runtime_operations_total", &["operation_type=\"run_podsandbox\""], "1"),
+        ("kubelet_runtime_operations_duration_seconds_count", &["operation_type=\"start_container\""], "1"),
+        ("rest_client_requests_total", &["code=\"201\"", "host=\"api:6443\"", "method=\"POST\""], "?"),
+        ("rest_client_request_duration_seconds_count", &["verb=\"GET\""], "?"),
+        ("kubelet_pod_status_sync_duration_seconds_count", &[], "?"),
+        ("kubelet_node_startup_registration_duration_seconds", &[], "?"),
+        ("process_resident_memory_bytes", &[], "?"),
+    ] {
+        let found = samples(&text, name, labels);
+        assert_eq!(found.len(), 1, "{name} in\n{text}");
+        assert!(value == "?" && found[0].parse::<f64>().unwrap() > 0.0 || found[0] == value, "{name} is {} in\n{text}", found[0]);
+    }
+}

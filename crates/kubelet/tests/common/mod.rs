@@ -203,6 +203,7 @@ impl World {
             node_name: NODE.into(),
             os: self.os,
             node_ips: self.node_ips.clone(),
+            api_host: "api:6443".into(),
             cri: cri::Client::connect(&format!("unix://{}", self.dir.path().join("cri").display())).unwrap(),
             root: Arc::new(self.root()),
             root_dir: "/var/lib/kubelet".into(),

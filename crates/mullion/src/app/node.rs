@@ -121,7 +121,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     cluster::install_crypto_provider();
     let node = &config.config.node;
     let runs = |part: Part| !node.without.contains(&part);
-    let Identity { client, counts, work: identity } = identity(config).await.context("the node has no identity")?;
+    let Identity { client, host, counts, work: identity } = identity(config).await.context("the node has no identity")?;
     let api = ApiServer::default();
     let (shutdown, gone) = (CancellationToken::new(), CancellationToken::new());
     // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers. A node without
@@ -145,6 +145,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
             network_gate,
             shutdown: super::shutdown::shutdown(config, &gone)?,
             client_certificate: counts,
+            api_host: host.clone(),
             ..kubelet_config(config, client.clone(), &api)?
         };
         kubelet::run(agent, shutdown.clone()).await.context("the node agent ended")
@@ -483,6 +484,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         hcn: None,
         network_gate: None,
         client_certificate: None,
+        api_host: String::new(),
     })
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Row {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::server) enum Kind {
     Counter,
     Gauge,
 }
@@ -298,7 +298,7 @@ impl Family {
 }
 
 /// The lines before the samples of a family. OpenMetrics has no counter whose name does not end in `_total`.
-pub(super) fn head(text: &mut String, name: &str, help: &str, kind: Kind, format: Format) {
+pub(in crate::server) fn head(text: &mut String, name: &str, help: &str, kind: Kind, format: Format) {
     let (name, kind) = match (format, kind, name.strip_suffix("_total")) {
         (Format::OpenMetrics, Kind::Counter, Some(family)) => (family, "counter"),
         (Format::OpenMetrics, Kind::Counter, None) => (name, "unknown"),
@@ -309,7 +309,7 @@ pub(super) fn head(text: &mut String, name: &str, help: &str, kind: Kind, format
 }
 
 /// One sample with labels that are written already, and its own.
-pub(super) fn sample(text: &mut String, name: &str, base: &str, labels: &[(&str, &str)], value: f64, millis: Option<i64>, format: Format) {
+pub(in crate::server) fn sample(text: &mut String, name: &str, base: &str, labels: &[(&str, &str)], value: f64, millis: Option<i64>, format: Format) {
     text.push_str(name);
     if !base.is_empty() || !labels.is_empty() {
         text.push('{');
@@ -330,7 +330,7 @@ pub(super) fn sample(text: &mut String, name: &str, base: &str, labels: &[(&str,
 }
 
 /// Labels as they are written between braces.
-pub(super) fn write_labels<'a>(text: &mut String, labels: impl IntoIterator<Item = (&'a str, &'a str)>) {
+pub(in crate::server) fn write_labels<'a>(text: &mut String, labels: impl IntoIterator<Item = (&'a str, &'a str)>) {
     for (at, (name, value)) in labels.into_iter().enumerate() {
         if at > 0 {
             text.push(',');
