@@ -78,6 +78,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         node_name: node.name.clone(),
         os: config.os,
         node_ips: vec![node.address.into()],
+        find_address: None,
         api_host: String::new(),
         cri: cri::Client::in_process("hollow", runtime.clone()),
         root: Arc::new(HostRoot::memory(config.os, DRIVE)),

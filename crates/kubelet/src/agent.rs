@@ -60,7 +60,6 @@ pub(crate) struct Agent {
     pub root: Arc<HostRoot>,
     /// The agent's directory on the node.
     pub dir: PodPath,
-    pub host_ips: Vec<String>,
     pub facts: Arc<NodeFacts>,
     /// The node is the machine that we run on.
     pub is_machine: bool,
@@ -270,6 +269,11 @@ impl Agent {
     /// The pod of a name as the node has it: a static pod, or that of the API.
     pub(crate) fn pod(&self, key: &Key) -> Option<Arc<Pod>> {
         self.statics.get(key).or_else(|| self.pods.get(key).filter(|pod| mirrored(pod).is_none()))
+    }
+
+    /// The node's addresses.
+    pub(crate) fn host_ips(&self) -> Vec<String> {
+        self.facts.addresses.all()
     }
 
     /// Writes an event about the Node, which upstream names by its name.

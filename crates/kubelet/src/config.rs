@@ -242,6 +242,9 @@ impl Default for Polls {
 /// Completes when the network of a pod with these addresses is as it has to be before a program of the pod runs.
 pub type NetworkGate = Arc<dyn Fn(cluster::Key, Vec<IpAddr>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
+/// Finds the machine's address; None where it has none just now.
+pub type FindAddress = Arc<dyn Fn() -> Option<IpAddr> + Send + Sync>;
+
 /// Who may use the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -426,6 +429,8 @@ pub struct Config {
     pub os: NodeOs,
     /// InternalIP addresses; the first is primary.
     pub node_ips: Vec<IpAddr>,
+    /// Finds the machine's address again, where [`Config::node_ips`] was found and not given.
+    pub find_address: Option<FindAddress>,
     /// Name and port of the API server, for metrics.
     pub api_host: String,
     /// The container runtime.

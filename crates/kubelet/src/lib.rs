@@ -51,8 +51,8 @@ mod volumes;
 mod worker;
 
 pub use config::{
-    Access, AddressSource, Capacity, Cgroups, Config, ContainerSettings, DeadContainers, GroupSettings, ImageCollection, ImageCredentials,
-    ImagePulls, LogRotation, NetworkGate, Polls, Registration, ReservedGroup, ReservedKind, Resolver, ServerConfig, StaticPods,
+    Access, AddressSource, Capacity, Cgroups, Config, ContainerSettings, DeadContainers, FindAddress, GroupSettings, ImageCollection,
+    ImageCredentials, ImagePulls, LogRotation, NetworkGate, Polls, Registration, ReservedGroup, ReservedKind, Resolver, ServerConfig, StaticPods,
 };
 pub use eviction::{Amount, Eviction, EvictionError, Signal, Threshold, amounts as eviction_amounts};
 pub use images::providers::{ProvidersError, config::ConfigError as ProviderConfigError};

@@ -1,7 +1,7 @@
 //! The Node object: registration, status, conditions, lease (upstream kubelet_node_status.go,
 //! nodestatus/setters.go).
 
-mod addresses;
+pub(crate) mod addresses;
 pub(crate) mod pod_cidr;
 mod runtime_version;
 #[cfg(test)]
@@ -33,6 +33,7 @@ use crate::health::{Handler, RuntimeHealth};
 use crate::images::Images;
 use crate::services;
 use crate::stats::Timings;
+use addresses::Addresses;
 
 /// The annotation that the attach controller of the control plane attaches volumes.
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -40,12 +41,12 @@ const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Resources of huge pages, before their size.
 const HUGE_PAGES: &str = "hugepages-";
 
-/// Everything the Node says that does not change while the agent runs.
+/// What the Node says of itself; of these only the addresses change while the agent runs.
 pub(crate) struct NodeFacts {
     pub side: NodeSide,
     pub facts: HostFacts,
     pub version: String,
-    pub addresses: Vec<String>,
+    pub addresses: Addresses,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<k8s_openapi::api::core::v1::Taint>,
     pub port: u16,
@@ -62,7 +63,7 @@ impl NodeFacts {
             side,
             facts: config.facts.clone(),
             version: config.version.clone(),
-            addresses: config.node_ips.iter().map(ToString::to_string).collect(),
+            addresses: Addresses::new(config.node_ips.clone(), config.find_address.clone()),
             labels: config.labels.clone(),
             taints: config.taints.clone(),
             port: config.server.as_ref().and_then(|s| s.listener.local_addr().ok()).map_or(10250, |a| a.port()),
@@ -95,7 +96,7 @@ impl NodeFacts {
 
     /// The addresses that a cloud's controllers are told.
     fn provided_addresses(&self) -> Option<String> {
-        addresses::provided(self.registration.addresses, &self.addresses)
+        addresses::provided(self.registration.addresses, &self.addresses.all())
     }
 
     /// What scheduler and API server may count on, in upstream's names (component-helpers/nodedeclaredfeatures), sorted. Of those that
@@ -174,7 +175,7 @@ impl NodeFacts {
             },
             "runtimeHandlers": health.handlers.iter().map(handler).collect::<Vec<_>>(),
         });
-        if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses, self.name(), old) {
+        if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses.all(), self.name(), old) {
             status["addresses"] = addresses.into();
         }
         status["declaredFeatures"] = json!(self.declared_features());
@@ -527,6 +528,7 @@ impl NodeKeeper {
                 old = status;
             }
             let missing = self.lists.missing().len();
+            self.facts.addresses.refresh();
             let now = Box::pin(self.compute(&old)).await;
             // The life-cycle controller writes Unknown when the lease has not been renewed for long.
             let overruled = node.is_some() && is_status_ready(&serde_json::to_value(&old).unwrap_or_default()) != is_status_ready(&last);

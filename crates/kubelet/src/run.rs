@@ -409,7 +409,6 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         cri: ground.cri.clone(),
         root: config.root.clone(),
         dir: ground.dir,
-        host_ips: ground.facts.addresses.clone(),
         facts: ground.facts.clone(),
         is_machine: config.is_machine,
         rates: Mutex::default(),
@@ -460,7 +459,8 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
     }
     tasks.spawn(forever(agent.clone().keep_dead_containers(config.dead_containers)));
     tasks.spawn(forever(async move { statuses.run().await }));
-    tasks.spawn(forever(wake_on_health(ground.health, workers)));
+    tasks.spawn(forever(wake_on(ground.health, workers.clone())));
+    tasks.spawn(forever(wake_on(agent.facts.addresses.changes(), workers)));
     let clock = (agent.clone(), agent.requests.clock());
     tasks.spawn(forever(async move { clock_skew::follow(&clock.0, clock.1).await }));
     tasks.spawn(forever(agent.clone().follow_runtime()));
@@ -545,9 +545,9 @@ fn forever(work: impl Future<Output = ()>) -> impl Future<Output = std::io::Resu
     work.map(Ok)
 }
 
-/// Pods wait for the network; workers are woken when it comes or goes.
-async fn wake_on_health(mut health: watch::Receiver<RuntimeHealth>, workers: Arc<Workers>) {
-    while health.changed().await.is_ok() {
+/// Pods wait for the network, and show the node's addresses: workers are woken when one of them changes.
+async fn wake_on<T>(mut node: watch::Receiver<T>, workers: Arc<Workers>) {
+    while node.changed().await.is_ok() {
         workers.tell_node();
     }
 }

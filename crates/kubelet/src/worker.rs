@@ -181,7 +181,7 @@ fn node_info(agent: &Agent) -> NodeInfo {
     let resizes = !agent.side.os.is_windows();
     NodeInfo {
         network_ready: health.connects,
-        host_ips: agent.host_ips.clone(),
+        host_ips: agent.host_ips(),
         runtime: health.name.clone(),
         dead_kept: agent.dead_kept,
         recursive: health.handlers.iter().filter(|handler| handler.recursive_read_only).map(|handler| handler.name.clone()).collect(),
@@ -409,7 +409,7 @@ impl Worker {
     /// How probes and hooks reach a container.
     fn target(&self, spec: &Container, id: &str) -> probes::Target {
         let on_host = crate::pod::is_host_network(&self.state.pod);
-        let ips = if on_host { self.agent.host_ips.clone() } else { self.state.pod_ips() };
+        let ips = if on_host { self.agent.host_ips() } else { self.state.pod_ips() };
         let meta = &self.state.pod.metadata;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let of = Probed { namespace: text(&meta.namespace), pod: text(&meta.name), uid: self.uid.clone(), container: spec.name.clone() };

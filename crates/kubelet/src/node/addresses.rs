@@ -1,9 +1,52 @@
 //! The addresses that the Node shows (upstream pkg/kubelet/nodestatus/setters.go `NodeAddress`).
 
+use std::net::IpAddr;
+
 use k8s_openapi::api::core::v1::NodeStatus;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-use crate::config::AddressSource;
+use crate::config::{AddressSource, FindAddress};
+
+/// The node's own addresses, the primary one first; those that were found on the machine, and not given, follow it.
+pub(crate) struct Addresses {
+    now: watch::Sender<Vec<IpAddr>>,
+    find: Option<FindAddress>,
+}
+
+impl Addresses {
+    pub(crate) fn new(ips: Vec<IpAddr>, find: Option<FindAddress>) -> Self {
+        Addresses { now: watch::Sender::new(ips), find }
+    }
+
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.now.borrow().iter().map(ToString::to_string).collect()
+    }
+
+    /// Says when they change.
+    pub(crate) fn changes(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.now.subscribe()
+    }
+
+    /// Looks at the machine's address again.
+    pub(super) fn refresh(&self) {
+        let Some(find) = &self.find else { return };
+        let found = find();
+        self.now.send_if_modified(|ips| {
+            let Some(new) = moved(ips, found) else { return false };
+            tracing::info!(from = ?ips, to = %new, "the machine has another address, and so has the Node");
+            *ips = vec![new];
+            true
+        });
+    }
+}
+
+/// The address that takes the place of the node's. A machine that has none just now, or one of the other family alone, keeps what it has: it
+/// may only have lost its route for a moment, and pods have addresses of the node's family.
+fn moved(ips: &[IpAddr], found: Option<IpAddr>) -> Option<IpAddr> {
+    let same_family = |ip: &IpAddr| ips.first().is_none_or(|first| first.is_ipv6() == ip.is_ipv6());
+    found.filter(|ip| ips.first() != Some(ip)).filter(same_family)
+}
 
 /// The annotation that tells a cloud's controllers which addresses somebody chose for the node.
 pub(super) const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";
@@ -30,6 +73,24 @@ mod tests {
     use k8s_openapi::api::core::v1::NodeAddress;
 
     use super::*;
+
+    #[test]
+    fn an_address_moves_within_its_family_and_is_kept_meanwhile() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let has = [ip("10.0.0.5")];
+        for (found, new) in [("10.0.0.5", None), ("10.0.0.6", Some("10.0.0.6")), ("fd00::5", None)] {
+            assert_eq!(moved(&has, Some(ip(found))), new.map(ip), "{found}");
+        }
+        assert_eq!(moved(&has, None), None);
+        assert_eq!(moved(&[], Some(ip("fd00::5"))), Some(ip("fd00::5")));
+        let addresses = Addresses::new(has.to_vec(), Some(std::sync::Arc::new(move || Some(ip("10.0.0.7")))));
+        let mut changes = addresses.changes();
+        addresses.refresh();
+        assert_eq!((addresses.all(), changes.has_changed().unwrap()), (vec!["10.0.0.7".to_owned()], true));
+        changes.mark_unchanged();
+        addresses.refresh();
+        assert!(!changes.has_changed().unwrap());
+    }
 
     #[test]
     fn a_clouds_controllers_have_the_last_word() {

@@ -26,7 +26,7 @@ fn facts() -> NodeFacts {
         },
         facts: HostFacts::simulated(os, "m", "b"),
         version: "v1.36.2+mullion.0.1.0".into(),
-        addresses: vec!["10.240.0.12".into()],
+        addresses: Addresses::new(vec!["10.240.0.12".parse().unwrap()], None),
         labels: BTreeMap::new(),
         taints: vec![],
         port: 10250,

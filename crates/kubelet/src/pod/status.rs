@@ -451,13 +451,28 @@ fn addresses(i: &Input<'_>, status: &mut PodStatus, old: &PodStatus) {
     status.host_ips = (!hosts.is_empty()).then_some(hosts);
     let sandbox = i.observed.sandboxes.first();
     let ips = match sandbox {
-        Some(_) if is_host_network(i.pod) => i.node.host_ips.clone(),
+        Some(_) if is_host_network(i.pod) => of_host(&i.node.host_ips, old),
         Some(s) if !s.ips.is_empty() => s.ips.clone(),
         _ => old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect(),
     };
     status.pod_ip = ips.first().cloned();
     let ips: Vec<PodIP> = ips.into_iter().map(|ip| PodIP { ip }).collect();
     status.pod_ips = (!ips.is_empty()).then_some(ips);
+}
+
+/// The addresses of a pod in the host's network: those that the node had when the pod got them, and a second one when the node has two by now.
+fn of_host(hosts: &[String], old: &PodStatus) -> Vec<String> {
+    let mut ips: Vec<String> = old.pod_ips.iter().flatten().map(|known| known.ip.clone()).collect();
+    if ips.is_empty() {
+        return hosts.to_vec();
+    }
+    let is_ipv6 = |ip: &String| ip.contains(':');
+    if let ([first], [_, second]) = (&ips[..], hosts)
+        && is_ipv6(first) != is_ipv6(second)
+    {
+        ips.push(second.clone());
+    }
+    ips
 }
 
 struct Verdict {

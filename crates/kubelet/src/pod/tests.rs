@@ -213,6 +213,21 @@ fn a_new_pod_comes_up_step_by_step() {
 }
 
 #[test]
+fn a_pod_in_the_hosts_network_keeps_the_address_that_it_got() {
+    let shown = |had: &[&str]| {
+        let mut w = World::new(json!({"hostNetwork": true})).sandbox(true);
+        let had: Vec<_> = had.iter().map(|ip| k8s_openapi::api::core::v1::PodIP { ip: (*ip).to_owned() }).collect();
+        w.pod.status.get_or_insert_default().pod_ips = Some(had);
+        let status = w.step().status;
+        let ips: Vec<_> = status.pod_ips.unwrap().into_iter().map(|own| own.ip).collect();
+        assert_eq!(status.host_ip.as_deref(), Some("10.240.0.11"), "that of the node follows it");
+        ips
+    };
+    assert_eq!(shown(&[]), ["10.240.0.11"]);
+    assert_eq!(shown(&["10.240.0.5"]), ["10.240.0.5"]);
+}
+
+#[test]
 fn no_sandbox_before_the_network() {
     let mut w = World::new(json!({}));
     w.network_ready = false;

@@ -100,8 +100,8 @@ impl Worker {
     pub(super) fn facts(&self) -> Facts {
         let on_host = crate::pod::is_host_network(&self.state.pod);
         Facts {
-            pod_ips: if on_host { self.agent.host_ips.clone() } else { self.state.pod_ips() },
-            host_ips: self.agent.host_ips.clone(),
+            pod_ips: if on_host { self.agent.host_ips() } else { self.state.pod_ips() },
+            host_ips: self.agent.host_ips(),
             allocatable: self.agent.allocatable.clone(),
         }
     }

@@ -2,7 +2,7 @@
 //! server over TLS, with the approver and signer of our control plane.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -306,6 +306,36 @@ async fn the_server_has_a_certificate_when_an_administrator_approved_it() {
     approve(&node, &second).await;
     node.world.server_name = "fd00::12";
     node.world.eventually("the new address", async || node.world.try_handshake(None).await.is_ok()).await;
+    node.world.stop_agent().await;
+}
+
+#[tokio::test]
+async fn the_node_and_its_certificate_follow_the_machines_address() {
+    let mut node = Node::new().await;
+    node.start_controllers();
+    node.world.server_name = "10.240.0.12";
+    node.world.serving = Some(ServingCertificate::Requested(PairStore::open(node.path("pki"), Purpose::Serving.prefix(), None).unwrap()));
+    let found: Arc<Mutex<std::net::IpAddr>> = Arc::new(Mutex::new("10.240.0.12".parse().unwrap()));
+    let machine = found.clone();
+    node.world.find_address = Some(Arc::new(move || Some(*machine.lock().unwrap())));
+    node.world.polls.node = Duration::from_millis(200);
+    node.world.start_agent();
+    let signer = "kubernetes.io/kubelet-serving";
+    node.world.eventually("a request", async || node.requests_of(signer).await.len() == 1).await;
+    let first = node.requests_of(signer).await.remove(0);
+    approve(&node, &first).await;
+    node.world.eventually("a served certificate", async || node.world.try_handshake(None).await.is_ok()).await;
+
+    *found.lock().unwrap() = "10.240.0.99".parse().unwrap();
+    let shown = async || {
+        let addresses = node.world.node().await.unwrap().status.unwrap().addresses.unwrap_or_default();
+        addresses.iter().any(|own| own.type_ == "InternalIP" && own.address == "10.240.0.99") && addresses.len() == 2
+    };
+    node.world.eventually("the Node's new address", shown).await;
+    node.world.eventually("another request", async || node.requests_of(signer).await.len() == 2).await;
+    let second = node.requests_of(signer).await.into_iter().find(|other| other.metadata.name != first.metadata.name).unwrap();
+    let asked = SigningRequest::parse(&second.spec.request.0).unwrap();
+    assert_eq!(asked.ips.iter().map(ToString::to_string).collect::<Vec<_>>(), ["10.240.0.99"]);
     node.world.stop_agent().await;
 }
 

@@ -40,6 +40,7 @@ pub struct World {
     /// What pods of the next agent wait for before they run.
     pub network_gate: Option<kubelet::NetworkGate>,
     pub node_ips: Vec<IpAddr>,
+    pub find_address: Option<kubelet::FindAddress>,
     /// The name by which clients check the agent's certificate.
     pub server_name: &'static str,
     /// Where the next agent has its serving certificate from; files by default.
@@ -128,6 +129,7 @@ impl World {
             host_network: None,
             network_gate: None,
             node_ips: vec!["10.240.0.12".parse().unwrap()],
+            find_address: None,
             server_name: "127.0.0.1",
             serving: None,
             agent_client: None,
@@ -203,6 +205,7 @@ impl World {
             node_name: NODE.into(),
             os: self.os,
             node_ips: self.node_ips.clone(),
+            find_address: self.find_address.clone(),
             api_host: "api:6443".into(),
             cri: cri::Client::connect(&format!("unix://{}", self.dir.path().join("cri").display())).unwrap(),
             root: Arc::new(self.root()),

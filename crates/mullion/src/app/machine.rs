@@ -37,7 +37,7 @@ pub fn fill(config: &mut NodeConfig) {
         node.node_name = host_name().unwrap_or_default().trim().to_lowercase();
     }
     if node.node_ip.first().is_none()
-        && let Some(ip) = node.node_name.parse().ok().or_else(|| ELSEWHERE.into_iter().find_map(address_towards))
+        && let Some(ip) = own_address(&node.node_name)
     {
         node.node_ip = ip.into();
         node.node_ip_is_found = true;
@@ -62,6 +62,11 @@ fn roots() -> Vec<String> {
     return host::fixed_drives().into_iter().map(|drive| format!(r"{drive}={drive}:\")).collect();
     #[cfg(not(windows))]
     vec!["/".to_owned()]
+}
+
+/// The address of a node that was given none: its name where that is one, else the machine's on its default route.
+pub fn own_address(node_name: &str) -> Option<IpAddr> {
+    node_name.parse().ok().or_else(|| ELSEWHERE.into_iter().find_map(address_towards))
 }
 
 /// The machine's address on the way to another.

@@ -440,6 +440,10 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         node_name: node.node_name.clone(),
         os: node.os,
         node_ips: node.node_ip.iter().collect(),
+        find_address: node.node_ip_is_found.then(|| -> kubelet::FindAddress {
+            let name = node.node_name.clone();
+            Arc::new(move || machine::own_address(&name))
+        }),
         cri: runtime(kubelet)?,
         root: Arc::new(host_root(node.os, &node.roots)?),
         root_dir: node.root_dir.clone(),
