@@ -101,6 +101,7 @@ fn agent(config: &Config, node: &NodePlan, client: kube::Client, api: &ApiServer
         image_credentials: kubelet::ImageCredentials::default(),
         polls: kubelet::Polls::default(),
         static_pods: kubelet::StaticPods::default(),
+        pod_logs_dir: "/var/log/pods".to_owned(),
         volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".to_owned(),
         device_plugins: false,
         ids_per_pod: 65536,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cluster::{Change, EventRecorder, EventType, Informer, Key, Selection};
 use cri::labels::POD_UID;
 use cri::v1;
-use host::{FileKind, HostRoot, PodPath};
+use host::{FileKind, HostError, HostRoot, PodPath};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Api;
@@ -60,6 +60,8 @@ pub(crate) struct Agent {
     pub root: Arc<HostRoot>,
     /// The agent's directory on the node.
     pub dir: PodPath,
+    /// Where runtimes write the logs of pods.
+    pub logs: PodPath,
     pub facts: Arc<NodeFacts>,
     /// The node is the machine that we run on.
     pub is_machine: bool,
@@ -488,15 +490,14 @@ impl Agent {
 
     /// The directories of pods' logs.
     pub(crate) fn log_directories(&self) -> Vec<String> {
-        let listed = self.root.parse("/var/log/pods").and_then(|dir| self.root.read_dir(&dir));
-        listed.into_iter().flatten().filter(|(_, kind)| *kind == FileKind::Directory).map(|(name, _)| name).collect()
+        self.root.read_dir(&self.logs).into_iter().flatten().filter(|(_, kind)| *kind == FileKind::Directory).map(|(name, _)| name).collect()
     }
 
     /// Removes the logs of pods that are gone (upstream kuberuntime_gc.go `evictPodLogsDirectories`). `names` were listed before it was known
     /// which pods are `kept`.
     pub(crate) fn remove_orphaned_logs(&self, names: Vec<String>, kept: impl Fn(&str) -> bool) {
         for name in names.into_iter().filter(|name| log_owner(name).is_some_and(|uid| !kept(uid))) {
-            let path = self.root.parse("/var/log/pods").and_then(|dir| Ok(dir.join(&name)?));
+            let path = self.logs.join(&name).map_err(HostError::from);
             if let Err(error) = path.and_then(|path| self.root.remove_tree(&path)) {
                 tracing::warn!(logs = name, error = %error.as_report(), "removing the logs of a gone pod failed");
             }

@@ -472,6 +472,8 @@ pub struct Config {
     pub image_credentials: ImageCredentials,
     pub polls: Polls,
     pub static_pods: StaticPods,
+    /// Where runtimes write the logs of pods, in the node's form (`podLogsDir`).
+    pub pod_logs_dir: String,
     /// Where flexvolume drivers are, in the node's form (`volumePluginDir`).
     pub volume_plugin_dir: String,
     /// Whether the server runs programs in containers, connects to pods and shows logs (`enableDebuggingHandlers`).

@@ -25,26 +25,9 @@ const LINE: usize = 32 << 10;
 /// The most that stands before the text of a line: time, stream, tag.
 const HEADER: usize = 256;
 
-/// Where runtimes write the logs of pods.
-pub(crate) const PODS: &str = "/var/log/pods";
-
-/// Opens a log: the file `names` below the directory of all pods' logs. A pod may hold that directory as a volume, and would lead its
-/// readers elsewhere with a link, a device or a pipe: none is followed or opened.
-pub(crate) fn open(root: &HostRoot, names: &[String]) -> Result<File, HostError> {
-    ordinary(root, &root.parse(PODS)?, names)
-}
-
-/// The same of a whole path, as the runtime says it. One that is elsewhere is opened through no link of its last name.
-pub(crate) fn open_at(root: &HostRoot, path: &PodPath) -> Result<File, HostError> {
-    let pods = root.parse(PODS)?;
-    if let Some(names) = path.components().strip_prefix(pods.components()) {
-        return ordinary(root, &pods, names);
-    }
-    let names: Vec<String> = path.components().last().cloned().into_iter().collect();
-    ordinary(root, &path.parent().unwrap_or_else(|| path.clone()), &names)
-}
-
-fn ordinary(root: &HostRoot, dir: &PodPath, names: &[String]) -> Result<File, HostError> {
+/// Opens a log: the file `names` below `dir`, that of all pods' logs. A pod may hold that directory as a volume, and would lead its readers
+/// elsewhere with a link, a device or a pipe: none is followed or opened.
+pub(crate) fn open(root: &HostRoot, dir: &PodPath, names: &[String]) -> Result<File, HostError> {
     match root.open_beneath(dir, names)? {
         Beneath::File(file) => Ok(file),
         Beneath::Directory(_) | Beneath::Other => {
@@ -220,14 +203,12 @@ mod tests {
         let _socket = std::os::unix::net::UnixListener::bind(pod.join("c/2.log")).unwrap();
         std::fs::create_dir(pod.join("c/3.log")).unwrap();
         let root = HostRoot::linux(dir.path()).unwrap();
-        assert!(open_at(&root, &root.parse("/secret").unwrap()).is_ok(), "elsewhere");
+        let pods = root.parse("/var/log/pods").unwrap();
         for (container, file, want) in
             [("c", "0.log", true), ("c", "1.log", false), ("linked", "0.log", false), ("c", "2.log", false), ("c", "3.log", false)]
         {
             let names = ["ns_pod_uid", container, file].map(str::to_owned);
-            assert_eq!(open(&root, &names).is_ok(), want, "{container}/{file}");
-            let path = root.parse(&format!("/var/log/pods/ns_pod_uid/{container}/{file}")).unwrap();
-            assert_eq!(open_at(&root, &path).is_ok(), want, "{path}");
+            assert_eq!(open(&root, &pods, &names).is_ok(), want, "{container}/{file}");
         }
     }
 

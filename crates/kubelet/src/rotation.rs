@@ -80,17 +80,17 @@ fn plan(log: &str, names: &[String], files: u32) -> Vec<Step> {
     steps
 }
 
-/// Looks after the logs of running containers, for ever.
-pub(crate) async fn keep(client: cri::Client, root: Arc<HostRoot>, settings: LogRotation) {
+/// Looks after the logs of running containers, for ever; `pods` is the directory of all pods' logs.
+pub(crate) async fn keep(client: cri::Client, root: Arc<HostRoot>, pods: PodPath, settings: LogRotation) {
     loop {
         tokio::time::sleep(settings.interval).await;
-        if let Err(error) = Box::pin(pass(&client, &root, settings)).await {
+        if let Err(error) = Box::pin(pass(&client, &root, &pods, settings)).await {
             tracing::warn!(error = %error.as_report(), "looking for large container logs failed; trying again");
         }
     }
 }
 
-async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation) -> Result<(), cri::Error> {
+async fn pass(client: &cri::Client, root: &Arc<HostRoot>, pods: &PodPath, settings: LogRotation) -> Result<(), cri::Error> {
     let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 };
     let filter = v1::ContainerFilter { state: Some(running), ..Default::default() };
     for container in client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await? {
@@ -104,7 +104,7 @@ async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation)
             continue;
         }
         let outcome = match root.parse(&path) {
-            Ok(log) => rotate(client, root, &id, &log, settings).await,
+            Ok(log) => rotate(client, (root, pods), &id, &log, settings).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = outcome {
@@ -116,24 +116,30 @@ async fn pass(client: &cri::Client, root: &Arc<HostRoot>, settings: LogRotation)
 
 /// The directory of a log as a root of its own, and the log in it. A pod may hold the directory of all pods' logs as a volume, and put a link
 /// in the place of one of a container: nothing is renamed, packed or removed where that leads.
-fn directory(root: &HostRoot, log: &PodPath) -> Result<(Arc<HostRoot>, PodPath), RotationError> {
+fn directory(root: &HostRoot, pods: &PodPath, log: &PodPath) -> Result<(Arc<HostRoot>, PodPath), RotationError> {
     let dir = log.parent().ok_or_else(|| RotationError::NoDirectory(log.clone()))?;
-    let pods = root.parse(logs::PODS)?;
     let (root, top) = match dir.components().strip_prefix(pods.components()) {
-        Some(names) => root.beneath(&pods, names)?,
+        Some(names) => root.beneath(pods, names)?,
         None => root.beneath(&dir, &[])?,
     };
     let log = top.join(name(log))?;
     Ok((Arc::new(root), log))
 }
 
-async fn rotate(client: &cri::Client, root: &HostRoot, id: &str, path: &PodPath, settings: LogRotation) -> Result<(), RotationError> {
-    let (root, log) = match directory(root, path) {
+async fn rotate(
+    client: &cri::Client,
+    (root, pods): (&HostRoot, &PodPath),
+    id: &str,
+    path: &PodPath,
+    settings: LogRotation,
+) -> Result<(), RotationError> {
+    let (root, log) = match directory(root, pods, path) {
         Ok((root, log)) => (root, log),
         Err(RotationError::Host(error)) if error.is_not_found() => return reopen(client, id).await,
         Err(error) => return Err(error),
     };
-    let size = logs::open_at(&root, &log).and_then(|file| file.metadata().map_err(|source| failed("measure", path, source)));
+    let dir = log.parent().ok_or_else(|| RotationError::NoDirectory(log.clone()))?;
+    let size = logs::open(&root, &dir, &[name(&log).to_owned()]).and_then(|file| file.metadata().map_err(|source| failed("measure", path, source)));
     let size = match size {
         Ok(metadata) => metadata.len(),
         // Somebody took it away: the runtime writes into nothing until it opens a new one.
@@ -184,7 +190,7 @@ fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), HostError> {
 fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), HostError> {
     let (plain, done) = (dir.join(name)?, dir.join(&format!("{name}{COMPRESSED}"))?);
     let unfinished = dir.join(&format!("{name}{UNFINISHED}"))?;
-    let mut source = logs::open_at(root, &plain)?;
+    let mut source = logs::open(root, dir, &[name.to_owned()])?;
     let size = source.metadata().map_err(|source| failed("measure", &plain, source))?.len();
     if size > MAX_PACKED {
         return Ok(());
@@ -260,8 +266,9 @@ mod tests {
         }
         std::os::unix::fs::symlink("/secrets", pod.join("link")).unwrap();
         let log = |container: &str| root.parse(&format!("/var/log/pods/ns_p_u/{container}/0.log")).unwrap();
-        assert!(directory(&root, &log("link")).is_err());
-        let (held, inside) = directory(&root, &log("c")).unwrap();
+        let pods = root.parse("/var/log/pods").unwrap();
+        assert!(directory(&root, &pods, &log("link")).is_err());
+        let (held, inside) = directory(&root, &pods, &log("c")).unwrap();
         // It is exchanged after it was looked at.
         std::fs::rename(pod.join("c"), pod.join("moved")).unwrap();
         std::os::unix::fs::symlink("/secrets", pod.join("c")).unwrap();

@@ -117,6 +117,7 @@ struct Ground {
     cri: cri::Client,
     images: Arc<Images>,
     dir: host::PodPath,
+    logs: host::PodPath,
     side: NodeSide,
     facts: Arc<NodeFacts>,
     recorder: EventRecorder,
@@ -209,14 +210,14 @@ fn ground(config: &Config, requests: cluster::Requests, tasks: &mut Tasks) -> Re
     let cri = config.cri.clone();
     let dir = config.root.parse(&config.root_dir)?;
     let pods_dir = dir.join("pods").map_err(host::HostError::from)?;
+    let logs = config.root.parse(&config.pod_logs_dir)?;
     if config.root.os().is_windows() {
-        let logs = config.root.parse("/var/log/pods")?;
         for own in [&dir, &pods_dir, &logs] {
             config.root.make_private(own)?;
         }
     } else {
         config.root.create_dir_all(&pods_dir, 0o750)?;
-        config.root.create_dir_all(&config.root.parse("/var/log/pods")?, 0o755)?;
+        config.root.create_dir_all(&logs, 0o755)?;
     }
     let storage = match config.capacity.ephemeral_storage_bytes {
         0 => config.root.space(&dir)?.capacity,
@@ -275,6 +276,7 @@ fn ground(config: &Config, requests: cluster::Requests, tasks: &mut Tasks) -> Re
         images: Arc::new(Images::new(cri.clone(), config.image_pulls)),
         cri,
         dir,
+        logs,
         side,
         health,
     })
@@ -409,6 +411,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         cri: ground.cri.clone(),
         root: config.root.clone(),
         dir: ground.dir,
+        logs: ground.logs,
         facts: ground.facts.clone(),
         is_machine: config.is_machine,
         rates: Mutex::default(),
@@ -448,7 +451,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         counts: crate::counts::Counts::default(),
         turned: Mutex::new(std::time::Instant::now()),
     });
-    tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), config.logs)));
+    tasks.spawn(forever(rotation::keep(agent.cri.clone(), agent.root.clone(), agent.logs.clone(), config.logs)));
     make_room(config, &agent, ground.pressures, tasks);
     if let Some(shutdown) = config.shutdown.take() {
         let manager = shutdown::manager::Manager { agent: agent.clone(), shutdown, goes_down: ground.goes_down };

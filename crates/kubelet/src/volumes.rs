@@ -100,13 +100,13 @@ pub(crate) fn log_mode(os: NodeOs) -> u32 {
 }
 
 impl PodDirs {
-    /// The directories of a pod below the agent's root directory.
-    pub(crate) fn new(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Self, HostError> {
+    /// The directories of a pod below the agent's root directory and that of all pods' logs.
+    pub(crate) fn new(agent_dir: &PodPath, logs_dir: &PodPath, pod: &Pod) -> Result<Self, PathError> {
         let meta = &pod.metadata;
         let uid = meta.uid.as_deref().unwrap_or_default();
         let name = meta.name.as_deref().unwrap_or_default();
         let ns = meta.namespace.as_deref().unwrap_or_default();
-        let logs = root.parse("/var/log/pods")?.join(&format!("{ns}_{name}_{uid}"))?;
+        let logs = logs_dir.join(&format!("{ns}_{name}_{uid}"))?;
         Ok(PodDirs { pod: agent_dir.join("pods")?.join(uid)?, logs })
     }
 

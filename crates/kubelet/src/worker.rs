@@ -115,7 +115,7 @@ impl Work {
 
 /// Works for one pod until nothing of it is left.
 pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedSender<Note>, notes: mpsc::UnboundedReceiver<Note>, work: Arc<Work>) {
-    let dirs = match PodDirs::new(&agent.root, &agent.dir, &pod) {
+    let dirs = match PodDirs::new(&agent.dir, &agent.logs, &pod) {
         Ok(dirs) => dirs,
         Err(error) => {
             tracing::error!(pod = %key(&pod), error = %error.as_report(), "the pod's names make no path; it is not run");

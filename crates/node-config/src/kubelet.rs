@@ -120,6 +120,8 @@ pub struct KubeletConfiguration {
     /// Headers of requests to it: values by name.
     #[serde(rename = "staticPodURLHeader")]
     pub static_pod_url_header: BTreeMap<String, Vec<String>>,
+    /// Where container runtimes write the logs of pods.
+    pub pod_logs_dir: String,
     /// Where flexvolume drivers are.
     pub volume_plugin_dir: String,
     /// How often manifests are read though they look unchanged.
@@ -305,6 +307,7 @@ impl Default for KubeletConfiguration {
             static_pod_path: String::new(),
             static_pod_url: String::new(),
             static_pod_url_header: BTreeMap::new(),
+            pod_logs_dir: "/var/log/pods".to_owned(),
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".to_owned(),
             file_check_frequency: GoDuration(Duration::from_secs(20)),
             http_check_frequency: GoDuration(Duration::from_secs(20)),

@@ -3,6 +3,7 @@
 
 pub mod flags;
 mod labels;
+mod pod_logs;
 #[cfg(test)]
 mod tests;
 
@@ -299,6 +300,7 @@ impl NodeConfig {
             (false, true) => return Err(missing("image-credential-provider-bin-dir", "imageCredentialProviderBinDir")),
             _ => {}
         }
+        pod_logs::check(&self.kubelet.pod_logs_dir)?;
         labels::check(&node.node_labels)?;
         if !matches!(node.cloud_provider.as_str(), "" | "external") {
             let reason = "the agent has no cloud providers of its own; give external, and run the cloud's controller manager";

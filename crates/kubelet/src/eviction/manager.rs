@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cluster::EventType;
 use cri::labels::{CONTAINER_NAME, POD_UID};
 use cri::v1;
-use host::{Available, HostError, HostRoot, Load, PodPath, Space};
+use host::{Available, HostError, Load, Space};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use thiserror_ext::AsReport as _;
@@ -178,9 +178,9 @@ impl Manager {
         for (uid, pod) in pods {
             let mut usage = uses.get(uid).cloned();
             if let Some(known) = usage.take_if(|_| measured(pod)) {
-                let (root, dir, of) = (self.agent.root.clone(), self.agent.dir.clone(), pod.clone());
+                let (agent, of) = (self.agent.clone(), pod.clone());
                 let filled = tokio::task::spawn_blocking(move || {
-                    with_files(&root, &dir, &of, known.clone()).unwrap_or_else(|error| {
+                    with_files(&agent, &of, known.clone()).unwrap_or_else(|error| {
                         tracing::warn!(pod = %crate::agent::key(&of), error = %error.as_report(), "a pod's files cannot be measured");
                         known
                     })
@@ -215,8 +215,8 @@ fn add(seen: &mut Observations, space: Option<Space>, bytes: Signal, inodes: Sig
 }
 
 /// Adds what the pod's volumes, logs and other files take.
-fn with_files(root: &HostRoot, agent_dir: &PodPath, pod: &Pod, mut used: PodUse) -> Result<PodUse, HostError> {
-    let dirs = PodDirs::new(root, agent_dir, pod)?;
+fn with_files(agent: &Agent, pod: &Pod, mut used: PodUse) -> Result<PodUse, HostError> {
+    let (root, dirs) = (&*agent.root, PodDirs::new(&agent.dir, &agent.logs, pod)?);
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let Some((path, is_local)) = dirs.measured(volume)?.filter(|(_, is_local)| *is_local || volume.empty_dir.is_some()) else { continue };
         let usage = root.usage(&path)?;

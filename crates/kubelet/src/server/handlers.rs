@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cri::v1;
 use exposition::Format;
 use futures::StreamExt;
-use host::{HostError, HostRoot};
+use host::{HostError, HostRoot, PodPath};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
@@ -157,7 +157,7 @@ async fn container_logs(server: &Arc<Server>, ns: &str, name: &str, container: &
         Err(error) => return text(StatusCode::BAD_REQUEST, error.to_report_string()),
     };
     let (sender, receiver) = mpsc::channel::<Bytes>(8);
-    let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), id, names };
+    let source = Source { cri: agent.cri.clone(), root: Arc::clone(&agent.root), logs: agent.logs.clone(), id, names };
     tokio::spawn(async move {
         if let Err(error) = send(source, file, options, sender).await {
             tracing::debug!(error = %error.as_report(), "reading a container log ended early");
@@ -191,7 +191,7 @@ async fn find(server: &Server, pod: &Pod, container: &str, previous: bool) -> Re
     };
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let names = vec![format!("{namespace}_{name}_{uid}"), container.to_owned(), format!("{}.log", chosen.restarts)];
-    let file = logs::open(&agent.root, &names)?;
+    let file = logs::open(&agent.root, &agent.logs, &names)?;
     Ok((chosen.id.clone(), names, file))
 }
 
@@ -206,6 +206,8 @@ fn waiting(pod: &Pod, container: &str) -> String {
 struct Source {
     cri: cri::Client,
     root: Arc<HostRoot>,
+    /// The directory of all pods' logs.
+    logs: PodPath,
     id: String,
     names: Vec<String>,
 }
@@ -219,7 +221,7 @@ impl Source {
 
     /// The file that has taken the log's place since it was read up to `position`: after a rotation it is shorter.
     fn successor(&self, position: u64) -> Option<File> {
-        let file = logs::open(&self.root, &self.names).ok()?;
+        let file = logs::open(&self.root, &self.logs, &self.names).ok()?;
         (file.metadata().ok()?.len() < position).then_some(file)
     }
 }
@@ -275,7 +277,8 @@ mod tests {
         let root = Arc::new(HostRoot::linux(dir.path()).unwrap());
         let (dir, names) = (dir.path().join("var/log/pods"), vec!["0.log".to_owned()]);
         std::fs::create_dir_all(&dir).unwrap();
-        let source = Source { cri: cri::Client::connect("unix:///nowhere").unwrap(), root, id: String::new(), names };
+        let logs = root.parse("/var/log/pods").unwrap();
+        let source = Source { cri: cri::Client::connect("unix:///nowhere").unwrap(), root, logs, id: String::new(), names };
         assert!(source.successor(5).is_none(), "between the renaming and the new file");
         std::fs::write(dir.join("0.log"), "12345").unwrap();
         assert!(source.successor(5).is_none() && source.successor(3).is_none());

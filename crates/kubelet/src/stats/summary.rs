@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use cri::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use cri::v1;
 use futures::StreamExt as _;
-use host::{HostError, HostRoot, PodPath, Space, Usage};
+use host::{HostError, Space, Usage};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -95,7 +95,7 @@ pub(crate) async fn summary_of(agent: &Arc<Agent>, detail: Detail, containers: &
     let place = images.as_ref().and_then(|images| images.fs_id.clone()).map(|id| id.mountpoint);
     let read = tokio::task::spawn_blocking(move || {
         let (now, machine, groups) = node::read(&of, all);
-        let files = all.then(|| measure(&of.root, &of.dir, &known));
+        let files = all.then(|| measure(&of, &known));
         let space = all.then(|| of.root.space(&of.dir).ok()).flatten();
         let images = place.and_then(|place| of.root.space(&of.root.parse(&place).ok()?).ok());
         (now, machine, groups, files, space, images)
@@ -170,10 +170,10 @@ async fn add_volumes_of_drivers(agent: &Agent, shown: &mut Value) {
     }
 }
 
-fn measure(root: &HostRoot, agent_dir: &PodPath, pods: &BTreeMap<String, Arc<Pod>>) -> BTreeMap<String, Files> {
+fn measure(agent: &Agent, pods: &BTreeMap<String, Arc<Pod>>) -> BTreeMap<String, Files> {
     let mut all = BTreeMap::new();
     for (uid, pod) in pods {
-        match files(root, agent_dir, pod) {
+        match files(agent, pod) {
             Ok(files) => _ = all.insert(uid.clone(), files),
             Err(error) => tracing::warn!(pod = %crate::agent::key(pod), error = %error.as_report(), "a pod's files cannot be measured"),
         }
@@ -181,8 +181,8 @@ fn measure(root: &HostRoot, agent_dir: &PodPath, pods: &BTreeMap<String, Arc<Pod
     all
 }
 
-fn files(root: &HostRoot, agent_dir: &PodPath, pod: &Pod) -> Result<Files, HostError> {
-    let dirs = PodDirs::new(root, agent_dir, pod)?;
+fn files(agent: &Agent, pod: &Pod) -> Result<Files, HostError> {
+    let (root, dirs) = (&*agent.root, PodDirs::new(&agent.dir, &agent.logs, pod)?);
     let mut files = Files { own: dirs.own_usage(root)?, ..Files::default() };
     for container in container_names(pod) {
         files.logs.insert(container.to_owned(), root.usage(&dirs.logs.join(container)?)?);

@@ -46,7 +46,7 @@ pub(super) fn pod(volumes: serde_json::Value) -> Pod {
 
 impl Fixture {
     pub fn dirs(&self, pod: &Pod) -> PodDirs {
-        PodDirs::new(&self.root, &self.root.parse("/var/lib/kubelet").unwrap(), pod).unwrap()
+        PodDirs::new(&self.root.parse("/var/lib/kubelet").unwrap(), &self.root.parse("/var/log/pods").unwrap(), pod).unwrap()
     }
 
     pub fn set_up(&self, pod: &Pod) -> Result<BTreeMap<String, PodPath>, String> {

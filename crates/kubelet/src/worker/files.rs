@@ -60,7 +60,7 @@ impl Worker {
             let mut message = String::from_utf8_lossy(&bytes).into_owned();
             if message.is_empty() && policy == "FallbackToLogsOnError" && c.exit_code != 0 && c.reason != NEVER_RAN {
                 let pod = self.dirs.logs.name().unwrap_or_default().to_owned();
-                let log = logs::open(&self.agent.root, &[pod, c.name.clone(), format!("{}.log", c.restarts)]);
+                let log = logs::open(&self.agent.root, &self.agent.logs, &[pod, c.name.clone(), format!("{}.log", c.restarts)]);
                 message = log.ok().map(|f| logs::tail_text(f, FALLBACK.0, FALLBACK.1)).unwrap_or_default();
             }
             let message = joined(&c.message, &message);

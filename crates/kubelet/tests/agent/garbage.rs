@@ -96,3 +96,22 @@ async fn a_container_whose_rule_says_so_has_all_of_its_pod_start_again() {
     assert!(state.execs.is_empty(), "no preStop hook runs");
     assert!(state.containers.len() == 3 && state.containers.values().all(|c| c.sandbox == sandbox), "in the same sandbox, and the old ones are gone");
 }
+
+#[tokio::test]
+async fn logs_of_pods_are_where_the_configuration_says() {
+    let mut world = World::new().await;
+    world.os = NodeOs::Linux;
+    world.pod_logs_dir = "/data/logs".into();
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    let uid = world.pods().get("web").await.unwrap().metadata.uid.unwrap();
+    let dir = world.drive().join(format!("data/logs/default_web_{uid}"));
+    assert!(dir.join("c").is_dir() && !world.drive().join("var/log/pods").exists());
+    std::fs::write(dir.join("c/0.log"), "2026-01-01T00:00:00Z stdout F hello\n").unwrap();
+    let (status, text) = world.get("/containerLogs/default/web/c", Some(("admin", "system:masters")), None).await;
+    assert_eq!((status, text.as_str()), (200, "hello\n"));
+    world.pods().delete("web", &kube::api::DeleteParams::default().grace_period(1)).await.unwrap();
+    world.eventually("the logs gone", async || !dir.exists()).await;
+}

@@ -41,6 +41,7 @@ pub struct World {
     pub network_gate: Option<kubelet::NetworkGate>,
     pub node_ips: Vec<IpAddr>,
     pub find_address: Option<kubelet::FindAddress>,
+    pub pod_logs_dir: String,
     /// The name by which clients check the agent's certificate.
     pub server_name: &'static str,
     /// Where the next agent has its serving certificate from; files by default.
@@ -130,6 +131,7 @@ impl World {
             network_gate: None,
             node_ips: vec!["10.240.0.12".parse().unwrap()],
             find_address: None,
+            pod_logs_dir: "/var/log/pods".into(),
             server_name: "127.0.0.1",
             serving: None,
             agent_client: None,
@@ -230,6 +232,7 @@ impl World {
             image_credentials: self.image_credentials.clone(),
             polls: self.polls,
             static_pods: self.static_pods.clone(),
+            pod_logs_dir: self.pod_logs_dir.clone(),
             volume_plugin_dir: "/usr/libexec/kubernetes/kubelet-plugins/volume/exec".into(),
             taints: vec![],
             device_plugins: true,

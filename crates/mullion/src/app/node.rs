@@ -473,6 +473,7 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
             ..kubelet::Polls::default()
         },
         static_pods: static_pods(kubelet),
+        pod_logs_dir: kubelet.pod_logs_dir.clone(),
         volume_plugin_dir: kubelet.volume_plugin_dir.clone(),
         device_plugins: true,
         system_logs: kubelet::SystemLogs { files: kubelet.enable_system_log_handler, queries: kubelet.enable_system_log_query },

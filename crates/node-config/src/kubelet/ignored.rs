@@ -15,7 +15,6 @@ const TOPOLOGY: &str = "pods get processors, memory and devices of whichever NUM
 
 /// Paths of members and sections.
 const IGNORED: &[(&str, &str)] = &[
-    ("podLogsDir", "logs of pods are in /var/log/pods"),
     ("readOnlyPort", "there is no read-only port"),
     ("eventRecordQPS", CLIENT),
     ("eventBurst", CLIENT),
@@ -76,7 +75,6 @@ const HOLDS: &[(&str, &str)] = &[
     ("localStorageCapacityIsolation", "true"),
     ("memoryManagerPolicy", "None"),
     ("memoryReservationPolicy", "None"),
-    ("podLogsDir", "/var/log/pods"),
     ("topologyManagerPolicy", "none"),
 ];
 

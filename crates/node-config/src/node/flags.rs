@@ -197,8 +197,9 @@ impl CommandFlags {
 }
 
 /// Members that are paths on the machine.
-const PATHS: [&[&str]; 6] = [
+const PATHS: [&[&str]; 7] = [
     &["staticPodPath"],
+    &["podLogsDir"],
     &["volumePluginDir"],
     &["tlsCertFile"],
     &["tlsPrivateKeyFile"],

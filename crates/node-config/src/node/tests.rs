@@ -103,6 +103,7 @@ fn kubelet_without_defaults() -> KubeletConfiguration {
         shutdown_grace_period_critical_pods: "10s".parse().unwrap(),
         shutdown_grace_period_by_pod_priority: vec![of_priority(7, 8)],
         static_pod_path: "/manifests".into(),
+        pod_logs_dir: "/logs".into(),
         volume_plugin_dir: "/flex".into(),
         static_pod_url: "http://10.0.0.9/pods".into(),
         static_pod_url_header: BTreeMap::from([("X-Node".into(), vec!["win01".into()])]),

@@ -57,7 +57,7 @@ impl Node {
     }
 
     fn dirs(&self) -> PodDirs {
-        PodDirs::new(&self.root, &self.root.parse("/var/lib/kubelet").unwrap(), &pod()).unwrap()
+        PodDirs::new(&self.root.parse("/var/lib/kubelet").unwrap(), &self.root.parse("/var/log/pods").unwrap(), &pod()).unwrap()
     }
 
     async fn set_up(&self, volumes: &Volumes) -> Result<String, String> {
