@@ -45,6 +45,22 @@ struct Row {
     container: String,
     usage: Usage,
     started: Option<f64>,
+    swap: Option<Swap>,
+}
+
+/// What is used of swap, and how much may be, each where the runtime says it, with their time in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Swap {
+    used: Option<u64>,
+    limit: Option<u64>,
+    at: i64,
+}
+
+impl Swap {
+    fn of(stats: &v1::SwapUsage) -> Self {
+        let (used, free) = (stats.swap_usage_bytes.map(|own| own.value), stats.swap_available_bytes.map(|own| own.value));
+        Swap { used, limit: free.map(|free| free.saturating_add(used.unwrap_or(0))), at: millis(stats.timestamp) }
+    }
 }
 
 impl Row {
@@ -78,7 +94,8 @@ fn row(stats: &v1::ContainerStats, summary: &Value) -> Row {
     let memory = stats.memory.as_ref().and_then(|memory| Some((memory.working_set_bytes?.value, millis(memory.timestamp))));
     let (namespace, pod, container) = (label(POD_NAMESPACE), label(POD_NAME), label(CONTAINER_NAME));
     let started = start(summary, &namespace, &pod, &container);
-    Row { namespace, pod, container, usage: Usage { cpu, memory }, started }
+    let swap = stats.swap.as_ref().map(Swap::of);
+    Row { namespace, pod, container, usage: Usage { cpu, memory }, started, swap }
 }
 
 /// When a container was started, in seconds since 1970, as the summary says.
@@ -136,6 +153,28 @@ impl Document {
         Ok(())
     }
 
+    /// Swap of containers and pods.
+    fn swap(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let at = |value, millis| At { value, millis, format: self.format };
+        let labels: Vec<Labels<'_>> = self.rows.iter().map(Row::labels).collect();
+        let all = || self.rows.iter().zip(&labels).filter_map(|(row, labels)| Some((row, labels, row.swap?)));
+        let used: Vec<_> = all().filter_map(|(_, labels, swap)| Some((labels, at(swap.used?, swap.at)))).collect();
+        let limits: Vec<_> = all().filter_map(|(_, labels, swap)| Some((labels, at(swap.limit?, swap.at)))).collect();
+        let mut pods: BTreeMap<(&str, &str), (u64, i64)> = BTreeMap::new();
+        for (row, _, swap) in all() {
+            let Some(used) = swap.used else { continue };
+            let sum = pods.entry((&row.namespace, &row.pod)).or_default();
+            *sum = (sum.0.saturating_add(used), sum.1.max(swap.at));
+        }
+        let pods: Vec<(Labels<'_>, _)> =
+            pods.into_iter().map(|((namespace, pod), (used, time))| (vec![("namespace", namespace), ("pod", pod)], at(used, time))).collect();
+        let pods: Vec<_> = pods.iter().map(|(labels, used)| (labels, *used)).collect();
+        let help = |what| format!("[ALPHA] Current {what} in bytes. Reported only on non-windows systems");
+        gauges(encoder, "container_swap_limit_bytes", &help("amount of the container swap limit"), &limits)?;
+        gauges(encoder, "container_swap_usage_bytes", &help("amount of the container swap usage"), &used)?;
+        gauges(encoder, "pod_swap_usage_bytes", &help("amount of the pod swap usage"), &pods)
+    }
+
     /// A family of working sets; nothing without any.
     fn memory(&self, encoder: &mut DescriptorEncoder<'_>, name: &str, what: &str, usages: &[(Labels<'_>, Usage)]) -> fmt::Result {
         let samples: Vec<_> = usages
@@ -184,6 +223,7 @@ impl Collector for Document {
         }
         self.cpu(encoder, "pod_cpu_usage_seconds", "pod", &pods)?;
         self.memory(encoder, "pod_memory_working_set_bytes", "pod", &pods)?;
+        self.swap(encoder)?;
         let help = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise";
         gauges(encoder, "resource_scrape_error", help, &[(&Labels::new(), u64::from(self.failed))])
     }
@@ -203,6 +243,7 @@ mod tests {
             container: container.into(),
             usage: Usage { cpu: Some((seconds, at)), memory: Some((1024, at)) },
             started: (container == "a").then_some(12.5),
+            swap: None,
         };
         let rows = [row("a", 0.5, 1000), row("b", 1.25, 1001)];
         let summary = json!({"node": {"cpu": {"usageCoreNanoSeconds": 1_750_000_000u64}, "memory": {"workingSetBytes": 4096}}});
@@ -229,6 +270,27 @@ mod tests {
             "# HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the container in core-seconds\n\
              # TYPE container_cpu_usage_seconds_total counter\n"
         ));
+    }
+
+    #[test]
+    fn swap_is_shown_of_containers_that_have_it_and_of_their_pods() {
+        let swap = |used: Option<u64>, free: Option<u64>, nanos: i64| {
+            let value = |value: Option<u64>| value.map(|value| v1::UInt64Value { value });
+            Some(Swap::of(&v1::SwapUsage { timestamp: nanos, swap_usage_bytes: value(used), swap_available_bytes: value(free) }))
+        };
+        let row = |container: &str, swap| Row { namespace: "ns".into(), pod: "p".into(), container: container.into(), swap, ..Row::default() };
+        let rows = [row("a", swap(Some(5), Some(7), 1_000_000)), row("b", swap(Some(3), None, 2_000_000)), row("c", None)];
+        let text = Document { rows: rows.into(), node: Usage::default(), swap: None, failed: false, format: Format::Text }.render();
+        let samples: Vec<&str> = text.lines().filter(|line| line.contains("_swap_") && !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                r#"container_swap_limit_bytes{container="a",namespace="ns",pod="p"} 12 1"#,
+                r#"container_swap_usage_bytes{container="a",namespace="ns",pod="p"} 5 1"#,
+                r#"container_swap_usage_bytes{container="b",namespace="ns",pod="p"} 3 2"#,
+                r#"pod_swap_usage_bytes{namespace="ns",pod="p"} 8 2"#,
+            ]
+        );
     }
 
     #[test]

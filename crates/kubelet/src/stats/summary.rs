@@ -261,6 +261,8 @@ struct PodSum {
     containers: Vec<Value>,
     sum: Sum,
     layers: Usage,
+    /// Bytes of swap that containers use, those that they may use yet, and when the last was measured.
+    swap: Option<(u64, u64, i64)>,
 }
 
 fn document(input: &Input<'_>, rates: &mut Rates) -> Value {
@@ -285,6 +287,11 @@ fn document(input: &Input<'_>, rates: &mut Rates) -> Value {
         let layer = stats.writable_layer.clone().unwrap_or_default();
         let layer = Usage { bytes: number(&layer.used_bytes), inodes: number(&layer.inodes_used) };
         sums.layers = both(sums.layers, layer);
+        if let Some(swap) = &stats.swap {
+            let (used, free, at) = sums.swap.unwrap_or_default();
+            let sum = |one: u64, more: &Option<v1::UInt64Value>| one.saturating_add(number(more));
+            sums.swap = Some((sum(used, &swap.swap_usage_bytes), sum(free, &swap.swap_available_bytes), at.max(swap.timestamp)));
+        }
         sums.containers.push(container(input, stats, own, pod, layer));
     }
     for (uid, sums) in &mut pods {
@@ -344,6 +351,9 @@ fn finish(input: &Input<'_>, uid: &str, sums: PodSum) -> Value {
     let mut value = sums.value;
     value.insert("containers".into(), Value::Array(sums.containers));
     sums.sum.put(&mut value, &now, &now);
+    if let Some((used, free, at)) = sums.swap {
+        value.insert("swap".into(), json!({"time": time(at), "swapUsageBytes": used, "swapAvailableBytes": free}));
+    }
     if let Some(files) = &input.files {
         let files = files.get(uid).cloned().unwrap_or_default();
         let volumes = files.volumes.iter().map(|(name, (used, _))| {
