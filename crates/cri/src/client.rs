@@ -20,7 +20,7 @@ use tower::service_fn;
 use crate::calls::{Calls, Waiting};
 use crate::containerd::{self, Envelope};
 use crate::operations::{Operation, Operations};
-use crate::{Endpoint, EndpointError, Error, Events, create};
+use crate::{Endpoint, EndpointError, Error, Events, create, sandbox};
 
 /// How long calls may take.
 #[derive(Clone, Copy, Debug)]
@@ -246,6 +246,20 @@ impl Client {
             }
         };
         Ok(self.within(&self.endpoints.runtime, "CreateContainer", self.deadlines.call, answer).await?.container_id)
+    }
+
+    /// `UpdatePodSandboxResources`, which few runtimes have.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn update_sandbox(&self, request: sandbox::UpdateSandboxRequest) -> Result<(), Error> {
+        let answer = async {
+            match &self.transport {
+                Transport::Connection { channel, .. } => sandbox::update(channel.clone(), request).await,
+                Transport::Direct { .. } => Err(Status::unimplemented("UpdatePodSandboxResources")),
+            }
+        };
+        self.within(&self.endpoints.runtime, "UpdatePodSandboxResources", self.deadlines.call, answer).await.map(drop)
     }
 
     /// `PullImage`; the answer is the reference to run by.

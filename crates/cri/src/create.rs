@@ -17,6 +17,8 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use crate::sandbox::{UPDATE, UpdateSandboxAnswer, UpdateSandboxRequest};
+
 const CREATE: &str = "/runtime.v1.RuntimeService/CreateContainer";
 /// Of `ContainerConfig`.
 const MOUNTS: u32 = 7;
@@ -89,16 +91,19 @@ fn decode(encoded: Encoded) -> Result<(v1::CreateContainerRequest, SubPaths), pr
     Ok((v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config }, SubPaths(parts)))
 }
 
+/// Takes what a resized pod has as a whole.
+type Updates = dyn Fn(UpdateSandboxRequest) -> Result<(), Status> + Send + Sync;
+
 /// The server of a runtime that mounts parts of images: requests of `CreateContainer` have the extension [`SubPaths`].
-#[derive(Debug)]
 pub struct RuntimeServer<T> {
     runtime: Arc<T>,
     generated: RuntimeServiceServer<T>,
+    updates: Option<Arc<Updates>>,
 }
 
 impl<T> Clone for RuntimeServer<T> {
     fn clone(&self) -> Self {
-        Self { runtime: self.runtime.clone(), generated: self.generated.clone() }
+        Self { runtime: self.runtime.clone(), generated: self.generated.clone(), updates: self.updates.clone() }
     }
 }
 
@@ -106,7 +111,13 @@ impl<T> RuntimeServer<T> {
     /// Serves a runtime.
     pub fn new(runtime: T) -> Self {
         let runtime = Arc::new(runtime);
-        Self { generated: RuntimeServiceServer::from_arc(runtime.clone()), runtime }
+        Self { generated: RuntimeServiceServer::from_arc(runtime.clone()), runtime, updates: None }
+    }
+
+    /// The same, which answers `UpdatePodSandboxResources` too.
+    #[must_use]
+    pub fn with_updates(self, take: impl Fn(UpdateSandboxRequest) -> Result<(), Status> + Send + Sync + 'static) -> Self {
+        Self { updates: Some(Arc::new(take)), ..self }
     }
 }
 
@@ -124,6 +135,13 @@ impl<T: RuntimeService> Service<http::Request<Body>> for RuntimeServer<T> {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if let Some(take) = self.updates.clone().filter(|_| request.uri().path() == UPDATE) {
+            let update = tower::service_fn(move |request: Request<UpdateSandboxRequest>| {
+                let taken = take(request.into_inner());
+                async move { taken.map(|()| Response::new(UpdateSandboxAnswer {})) }
+            });
+            return Box::pin(async move { Ok(tonic::server::Grpc::new(ProstCodec::default()).unary(update, request).await) });
+        }
         if request.uri().path() != CREATE {
             return self.generated.call(request);
         }

@@ -12,6 +12,7 @@ mod endpoint;
 mod error;
 mod events;
 pub mod operations;
+mod sandbox;
 mod serve;
 #[cfg(all(test, unix))]
 mod tests;
@@ -24,6 +25,7 @@ pub use error::{Error, Kind};
 pub use events::{Events, Notice};
 /// The messages of CRI v1, as generated from upstream's `api.proto`.
 pub use k8s_cri::v1;
+pub use sandbox::UpdateSandboxRequest;
 /// Of [`serve!`].
 #[doc(hidden)]
 pub use tonic;

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cluster::EventType;
+use cri::v1;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use thiserror_ext::AsReport as _;
@@ -95,6 +96,8 @@ pub(crate) struct Worker {
     work: Arc<Work>,
     clock: Clock,
     times: Times,
+    /// What the runtime was told last of the pod as a whole: the sandbox, and its resources.
+    told: Option<Box<(String, v1::LinuxContainerResources)>>,
 }
 
 /// The action that a worker carries out, and since when: what holds it up is named though it does not answer meanwhile.
@@ -146,6 +149,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pod: Arc<Pod>, tell: mpsc::UnboundedS
         warnings: Arc::default(),
         work,
         clock: Clock::new(Timestamp::now(), Instant::now()),
+        told: None,
     };
     worker.work().await;
     worker.agent.sources.release(&worker.uid);

@@ -212,7 +212,10 @@ impl PodState {
         let asked = resize::resources(&pod);
         // A pod that another agent left was given what it asked for, as far as anyone knows.
         let saved = record.clone();
-        let record = record.unwrap_or_else(|| Record::of(asked));
+        let record = match record {
+            Some(record) => resize::completed(record, &asked),
+            None => Record::of(asked),
+        };
         PodState {
             pod: resize::with_resources(&pod, &record.allocated),
             asked: pod,

@@ -247,7 +247,8 @@ impl Plan<'_> {
 
     /// Whether a running container has to restart for its resources.
     fn resize_restarts(&self, c: &Spec) -> bool {
-        let to = resize::Amounts::of(&c.resources.clone().unwrap_or_default());
+        let whole = self.input.pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+        let to = resize::Amounts::of_container(&c.resources.clone().unwrap_or_default(), whole);
         let from = self.input.record.actuated.get(&c.name).map(resize::Amounts::of);
         self.input.node.resizes && from.is_some_and(|from| resize::restarts(c, from, to))
     }

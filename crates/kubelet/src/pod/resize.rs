@@ -18,8 +18,11 @@ use serde_json::json;
 
 use super::{Container, Kind, containers};
 
-/// Resources by container name.
+/// Resources by container name; those of the pod as a whole have the name [`POD`].
 pub(crate) type Resources = BTreeMap<String, ResourceRequirements>;
+
+/// No container has it.
+const POD: &str = "";
 
 /// What the node has allocated to a pod's containers, and what the runtime was told of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,15 +37,17 @@ pub(crate) struct Record {
 impl Record {
     /// The runtime has been told of the same.
     pub(crate) fn of(resources: Resources) -> Self {
-        let resources = Arc::new(resources);
-        Self { allocated: resources.clone(), actuated: resources }
+        let told = told(&resources);
+        let allocated = Arc::new(resources);
+        Self { actuated: if told == *allocated { allocated.clone() } else { told.into() }, allocated }
     }
 
     /// The runtime was told of a container's allocated resources.
     pub(crate) fn actuate(&mut self, container: &str) {
         let Some(allocated) = self.allocated.get(container) else { return };
-        if self.actuated.get(container) != Some(allocated) {
-            Arc::make_mut(&mut self.actuated).insert(container.to_owned(), allocated.clone());
+        let told = told_of(allocated, self.allocated.get(POD));
+        if self.actuated.get(container) != Some(&told) {
+            Arc::make_mut(&mut self.actuated).insert(container.to_owned(), told);
         }
     }
 }
@@ -72,7 +77,7 @@ pub(crate) enum Resource {
 }
 
 impl Resource {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Resource::Memory => "memory",
             Resource::Cpu => "cpu",
@@ -100,6 +105,13 @@ impl Amounts {
             memory_request: of(&resources.requests, "memory").map_or(0, Quantity::value),
             memory_limit: of(&resources.limits, "memory").map_or(0, Quantity::value),
         }
+    }
+
+    /// Of a container: where it has no limit its pod's holds (upstream `containerResourcesFromRequirements`).
+    pub(crate) fn of_container(c: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
+        let (own, pod) = (Self::of(c), pod.map(Self::of).unwrap_or_default());
+        let or = |own: i64, pods: i64| if own == 0 { pods } else { own };
+        Amounts { cpu_limit: or(own.cpu_limit, pod.cpu_limit), memory_limit: or(own.memory_limit, pod.memory_limit), ..own }
     }
 
     /// (limit, request) of one resource.
@@ -204,20 +216,45 @@ impl fmt::Display for Update {
     }
 }
 
-/// Containers whose resources can change in place: all but ephemeral ones.
+/// What can change in place: the resources of the pod as a whole, and of all containers but ephemeral ones.
 pub(crate) fn resources(pod: &Pod) -> Resources {
+    let whole = pod.spec.iter().map(|spec| (POD.to_owned(), spec.resources.clone().unwrap_or_default()));
     let all = pod.spec.iter().flat_map(containers);
-    all.map(|(_, c)| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
+    whole.chain(all.map(|(_, c)| (c.name.clone(), c.resources.clone().unwrap_or_default()))).collect()
+}
+
+/// What the runtime is told of the containers of a pod that has `allocated`.
+fn told(allocated: &Resources) -> Resources {
+    let pod = allocated.get(POD);
+    allocated.iter().map(|(name, c)| (name.clone(), told_of(c, pod))).collect()
+}
+
+/// A container's own resources, with the limits of its pod where it has none.
+fn told_of(c: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> ResourceRequirements {
+    let all = Amounts::of_container(c, pod);
+    if all == Amounts::of(c) { c.clone() } else { all.requirements() }
+}
+
+/// A record of an agent that knew of no resources of the pod as a whole: they are what the pod asks for.
+pub(crate) fn completed(mut record: Record, asked: &Resources) -> Record {
+    if let Some(whole) = asked.get(POD).filter(|_| !record.allocated.contains_key(POD)) {
+        Arc::make_mut(&mut record.allocated).insert(POD.to_owned(), whole.clone());
+    }
+    record
 }
 
 /// The pod with other resources for its containers.
 pub(crate) fn with_resources(pod: &Arc<Pod>, allocated: &Resources) -> Arc<Pod> {
     let differs = |c: &Spec| allocated.get(&c.name).is_some_and(|a| *a != c.resources.clone().unwrap_or_default());
-    if !pod.spec.iter().flat_map(containers).any(|(_, c)| differs(c)) {
+    let whole = allocated.get(POD).filter(|whole| pod.spec.as_ref().is_some_and(|spec| **whole != spec.resources.clone().unwrap_or_default()));
+    if whole.is_none() && !pod.spec.iter().flat_map(containers).any(|(_, c)| differs(c)) {
         return pod.clone();
     }
     let mut changed = (**pod).clone();
     if let Some(spec) = &mut changed.spec {
+        if let Some(whole) = whole {
+            spec.resources = Some(whole.clone()).filter(|whole| *whole != ResourceRequirements::default());
+        }
         let all = spec.init_containers.iter_mut().flatten().chain(&mut spec.containers);
         for c in all.filter(|c| differs(c)) {
             c.resources = allocated.get(&c.name).cloned();
@@ -247,7 +284,7 @@ pub(crate) type Change<'a> = (Kind, &'a Spec, &'a Container, Amounts, Amounts);
 pub(crate) fn changes<'a>(spec: &'a PodSpec, record: &Record, running: impl Fn(&str) -> Option<&'a Container>) -> Vec<Change<'a>> {
     let one = |(kind, c): (Kind, &'a Spec)| {
         let run = running(&c.name)?;
-        let to = Amounts::of(&c.resources.clone().unwrap_or_default());
+        let to = Amounts::of_container(&c.resources.clone().unwrap_or_default(), spec.resources.as_ref());
         let from = record.actuated.get(&c.name).map_or(to, Amounts::of);
         (from != to).then_some((kind, c, run, from, to))
     };

@@ -115,6 +115,18 @@ pub(crate) fn linux_sandbox(spec: &PodSpec, kernel: &Kernel) -> LinuxContainerRe
     calculate(requests.get("cpu").copied(), limits.get("cpu").copied(), limits.get("memory").copied(), kernel)
 }
 
+/// Of each amount the larger one; a limit of 0 is the largest.
+pub(crate) fn larger(before: Option<&LinuxContainerResources>, now: LinuxContainerResources) -> LinuxContainerResources {
+    let Some(before) = before else { return now };
+    let limit = |a: i64, b: i64| if a == 0 || b == 0 { 0 } else { a.max(b) };
+    LinuxContainerResources {
+        cpu_shares: before.cpu_shares.max(now.cpu_shares),
+        cpu_quota: limit(before.cpu_quota, now.cpu_quota),
+        memory_limit_in_bytes: limit(before.memory_limit_in_bytes, now.memory_limit_in_bytes),
+        ..now
+    }
+}
+
 /// What the sandbox itself costs (upstream `convertOverheadToLinuxResources`).
 pub(crate) fn linux_overhead(spec: &PodSpec, kernel: &Kernel) -> LinuxContainerResources {
     let Some(overhead) = &spec.overhead else { return LinuxContainerResources::default() };
@@ -352,6 +364,19 @@ mod tests {
         let sum = linux_sandbox(spec, &Kernel { unified: true, ends_whole: true, swap: true, huge_pages: vec![GI], ..Kernel::default() });
         assert_eq!((sum.cpu_shares, sum.cpu_quota, json!(sum.unified)), (2, 0, json!({"memory.oom.group": "1"})));
         assert!(sum.hugepage_limits.is_empty());
+    }
+
+    #[test]
+    fn a_pod_has_more_before_it_has_less() {
+        let of = |shares, quota, memory| LinuxContainerResources {
+            cpu_shares: shares,
+            cpu_quota: quota,
+            memory_limit_in_bytes: memory,
+            ..LinuxContainerResources::default()
+        };
+        assert_eq!(larger(None, of(2, 0, 5)), of(2, 0, 5));
+        assert_eq!(larger(Some(&of(4, 10, 5)), of(2, 20, 7)), of(4, 20, 7));
+        assert_eq!(larger(Some(&of(2, 0, 5)), of(4, 20, 0)), of(4, 0, 0), "no limit is the largest");
     }
 
     #[test]

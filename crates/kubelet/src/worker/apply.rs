@@ -41,7 +41,7 @@ impl Worker {
             Action::DecideResize { wanted } => Some(self.decide_resize(wanted)),
             Action::ReportResize(news) => {
                 self.report_resize(&news);
-                self.resize_group(&news).await;
+                self.resize_whole(&news).await;
                 None
             }
             Action::Update(update) => Some(self.update(update).await),

@@ -60,7 +60,7 @@ impl Worker {
         self.event(None, type_, reason, resize::message(&words, pod, generation, error));
     }
 
-    pub(super) async fn update(&self, update: Update) -> Event {
+    pub(super) async fn update(&mut self, update: Update) -> Event {
         let result = match self.refuses(&update).await {
             Some(reason) => Err(reason),
             None => self.tell_runtime(&update).await,
@@ -99,8 +99,17 @@ impl Worker {
         }
     }
 
-    /// The pod's control group has more before its containers do, and less after them.
-    pub(super) async fn resize_group(&self, news: &ResizeNews) {
+    /// The pod as a whole has more before its containers do, and less after them.
+    pub(super) async fn resize_whole(&mut self, news: &ResizeNews) {
+        let is_last = match news {
+            ResizeNews::Started { .. } => false,
+            ResizeNews::Completed { .. } => true,
+            ResizeNews::Pending { .. } | ResizeNews::Failed { .. } => return,
+        };
+        // Each container's change tells it again, and says why that fails.
+        if let Err(error) = self.tell_whole(is_last).await {
+            tracing::warn!(pod = %key(&self.state.pod), error, "the runtime does not take what a resized pod has as a whole");
+        }
         let Some(groups) = &self.agent.groups else { return };
         match news {
             ResizeNews::Started { .. } => {
@@ -114,7 +123,32 @@ impl Worker {
         }
     }
 
-    async fn tell_runtime(&self, update: &Update) -> Result<(), String> {
+    /// Tells the runtime what the pod has as a whole, for runtimes that size a virtual machine for it. Many do not know the call, and
+    /// containerd 2.2 has no code for that.
+    async fn tell_whole(&mut self, is_last: bool) -> Result<(), String> {
+        let (Some(sandbox), Some(spec)) = (self.state.observed.sandboxes.first(), &self.state.pod.spec) else { return Ok(()) };
+        let (id, kernel) = (sandbox.id.clone(), &self.agent.side.kernel);
+        let before = self.told.as_deref().filter(|(told, _)| *told == id).map(|(_, told)| told);
+        let wanted = resources::linux_sandbox(spec, kernel);
+        let now = if is_last { wanted } else { resources::larger(before, wanted) };
+        if before == Some(&now) {
+            return Ok(());
+        }
+        let overhead = Some(resources::linux_overhead(spec, kernel));
+        let request = cri::UpdateSandboxRequest { pod_sandbox_id: id.clone(), overhead, resources: Some(now.clone()) };
+        match self.agent.cri.update_sandbox(request).await {
+            Err(error) if error.kind() != cri::Kind::Unimplemented && !error.message().contains("not implemented") => Err(error.message()),
+            _ => {
+                self.told = Some(Box::new((id, now)));
+                Ok(())
+            }
+        }
+    }
+
+    async fn tell_runtime(&mut self, update: &Update) -> Result<(), String> {
+        let resource = update.resource.name();
+        let refused = |error| format!("failed to notify runtime for UpdatePodSandboxResources (resource={resource}); resize rejected: {error}");
+        self.tell_whole(false).await.map_err(refused)?;
         if let Some(groups) = &self.agent.groups {
             groups.grow(&self.state.pod).await.map_err(|error| error.to_report_string())?;
         }

@@ -98,3 +98,33 @@ async fn a_resize_waits_for_resources_and_for_memory_that_is_in_use() {
     assert_eq!(message, expected);
     assert_eq!(status["containerStatuses"][0]["resources"]["limits"]["memory"], "64Mi");
 }
+
+#[tokio::test]
+async fn a_pods_resources_as_a_whole_change_in_place() {
+    let world = linux_world().await;
+    let containers = json!([{"name": "c", "image": "serve:1"}]);
+    world.pod("web", json!({"resources": both("100m", "64Mi"), "containers": containers})).await;
+    let status = world.until_running("web").await;
+    assert_eq!(status["allocatedResources"], json!({"cpu": "100m", "memory": "64Mi"}));
+    let resize = async |cpu: &str, memory: &str| {
+        let patch = json!({"spec": {"resources": both(cpu, memory)}});
+        world.pods().patch_subresource("resize", "web", &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+    };
+    let done = |s: &Value, generation: i64| {
+        s["observedGeneration"] == generation && condition(s, "PodResizePending").is_none() && condition(s, "PodResizeInProgress").is_none()
+    };
+    resize("200m", "32Mi").await;
+    let status = world.until("web", "resized", |s| done(s, 2) && s["allocatedResources"]["cpu"] == "200m").await;
+    assert_eq!(status["allocatedResources"], json!({"cpu": "200m", "memory": "32Mi"}));
+    assert_eq!(status["containerStatuses"][0]["restartCount"], 0);
+    world.eventually("ResizeCompleted", async || world.events().await.iter().any(|e| e.starts_with("ResizeCompleted: "))).await;
+    // The container has no limits of its own: its pod's hold, and change with them.
+    assert_eq!(world.runtime.state.lock().unwrap().updates, [("c".to_owned(), 32 << 20, 10_000), ("c".to_owned(), 32 << 20, 20_000)]);
+    assert_eq!(world.runtime.state.lock().unwrap().whole.last(), Some(&(20_000, 32 << 20)));
+
+    // A runtime that does not know the call.
+    world.runtime.state.lock().unwrap().refuses.insert("UpdatePodSandboxResources");
+    resize("300m", "32Mi").await;
+    world.until("web", "resized", |s| done(s, 3) && s["allocatedResources"]["cpu"] == "300m").await;
+    assert_eq!(world.runtime.state.lock().unwrap().updates.last(), Some(&("c".to_owned(), 32 << 20, 30_000)));
+}

@@ -75,6 +75,8 @@ pub struct State {
     pub stats_asked: usize,
     /// The parts of images that mounts of each container show.
     pub parts: Vec<cri::SubPaths>,
+    /// What the runtime was told of resized pods as a whole: cpu quota, and memory limit.
+    pub whole: Vec<(i64, i64)>,
     counter: u32,
     clock: i64,
 }
@@ -125,7 +127,7 @@ impl Runtime {
         let runtime = Runtime { state: Arc::default(), events: broadcast::channel(256).0, drive };
         let listener = tokio::net::UnixListener::bind(socket).unwrap();
         let server = tonic::transport::Server::builder()
-            .add_service(cri::RuntimeServer::new(runtime.clone()))
+            .add_service(cri::RuntimeServer::new(runtime.clone()).with_updates(take_update(runtime.state.clone())))
             .add_service(ImageServiceServer::new(runtime.clone()))
             .serve_with_incoming(UnixListenerStream::new(listener));
         tokio::spawn(server);
@@ -179,6 +181,23 @@ impl Runtime {
             c.exit_code = 255;
             c.finished_at = at;
         }
+    }
+}
+
+/// Answers `UpdatePodSandboxResources`.
+fn take_update(state: Arc<Mutex<State>>) -> impl Fn(cri::UpdateSandboxRequest) -> Result<(), Status> + Send + Sync + 'static {
+    move |request| {
+        let mut state = state.lock().unwrap();
+        if state.refuses.contains("UpdatePodSandboxResources") {
+            // In the words of containerd 2.2.
+            return Err(Status::unknown("not implemented yet"));
+        }
+        if !state.sandboxes.contains_key(&request.pod_sandbox_id) {
+            return Err(no("sandbox", &request.pod_sandbox_id));
+        }
+        let resources = request.resources.unwrap_or_default();
+        state.whole.push((resources.cpu_quota, resources.memory_limit_in_bytes));
+        Ok(())
     }
 }
 

@@ -124,3 +124,29 @@ fn events_carry_the_resources() {
     );
     assert!(message("Pod resize error", &pod, 3, Some("no")).ends_with(r#","generation":3,"error":"no"}"#));
 }
+
+#[test]
+fn containers_without_limits_of_their_own_follow_those_of_their_pod() {
+    let of = |limit: &str| -> Arc<Pod> {
+        let containers = [container("a", json!({"requests": {"cpu": "10m"}})), container("b", both("20m", "32M"))];
+        let whole = json!({"requests": {"cpu": "50m"}, "limits": {"cpu": limit, "memory": "64M"}});
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"resources": whole, "containers": containers}})).unwrap())
+    };
+    let (before, after) = (of("100m"), of("200m"));
+    let (was, is) = (resources(&before), resources(&after));
+    assert!(differ(&was, &is) && !differ(&is, &is));
+    assert_eq!(with_resources(&after, &was), before, "until it is granted");
+    let spec = after.spec.as_ref().unwrap();
+    let runs = ["a", "b"].map(|name| Container { id: format!("{name}0"), name: name.into(), ..Default::default() });
+    let mut record = Record { allocated: is.into(), ..Record::of(was) };
+    let changed = changes(spec, &record, |name| runs.iter().find(|run| run.name == name));
+    let shown: Vec<_> = changed.iter().map(|(_, c, _, from, to)| (c.name.as_str(), from.cpu_limit, to.cpu_limit, to.memory_limit)).collect();
+    assert_eq!(shown, [("a", 100, 200, 64_000_000)]);
+    record.actuate("a");
+    assert!(changes(spec, &record, |name| runs.iter().find(|run| run.name == name)).is_empty());
+    // A pod that has none at all, and one whose record is older.
+    let none = pod(vec![container("c", json!({}))]);
+    assert_eq!(with_resources(&none, &resources(&none)), none);
+    let old = Record { allocated: Arc::new(Resources::from([("a".to_owned(), ResourceRequirements::default())])), ..Record::default() };
+    assert_eq!(completed(old, &record.allocated).allocated.get(POD), record.allocated.get(POD));
+}
