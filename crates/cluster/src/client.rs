@@ -50,7 +50,7 @@ pub fn with_certificate(config: &Config, cert_pem: &str, key_pem: &str) -> Resul
 
 /// The same client under a name: its requests carry `PROGRAM/VERSION (OS/ARCHITECTURE) kubernetes/COMMIT`, from which the API server takes
 /// the name of the manager of fields. The version goes without what follows its first hyphen, and a build does not know its commit, as in
-/// client-go's rest/config.go. They are counted in `requests`.
+/// client-go's rest/config.go. Its requests are counted in `requests`.
 #[must_use]
 pub fn with_user_agent(client: Client, requests: &Requests, program: &str, version: &str, os: &str, architecture: &str) -> Client {
     let version = version.split('-').next().unwrap_or_default();
@@ -64,7 +64,7 @@ pub fn with_user_agent(client: Client, requests: &Requests, program: &str, versi
         async move {
             let counted = requests.begin(&request);
             let answer = client.send(request).await;
-            requests.end(&counted, answer.as_ref());
+            counted.end(answer.as_ref());
             answer
         }
     });

@@ -30,7 +30,7 @@ pub async fn keep_node_lease(client: Client, node: &str, owner_uid: impl Fn() ->
         let attempt = tokio::time::timeout(renewal, renewed).await;
         match attempt.unwrap_or_else(|elapsed| Err(kube::Error::Service(elapsed.into()))) {
             Ok(mut lease) => {
-                // The server keeps the record of who wrote what where none is sent.
+                // An update without managedFields keeps those that the server has.
                 lease.metadata.managed_fields = None;
                 held = Some(lease);
                 backoff.reset();

@@ -18,6 +18,8 @@ use tokio::sync::watch;
 
 /// Bounds of durations, in seconds.
 const BOUNDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// The code of a request without an answer, as in client-go.
+const FAILED: &str = "<error>";
 /// Methods of requests to an API server; others have one name.
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
@@ -58,8 +60,10 @@ struct State {
     apart: watch::Sender<Option<SignedDuration>>,
 }
 
-/// A request under way.
+/// A request under way. One that is dropped before it has ended was given up, and is counted as failed.
 pub(crate) struct Request {
+    counts: Requests,
+    has_ended: bool,
     method: &'static str,
     is_watch: bool,
     sent: Timestamp,
@@ -85,7 +89,8 @@ impl Requests {
         registry.register("rest_client_requests", help, self.0.results.clone());
         let help = "Request latency in seconds. Broken down by verb, and host";
         registry.register("rest_client_request_duration_seconds", help, self.0.durations.clone());
-        let help = "Seconds by which the API server's clock is ahead of this machine's at least, by the newest answer; 0 where they may agree";
+        let help = "Least difference between the API server's clock and this machine's in seconds, by the newest answer. Positive: the server is \
+                    ahead. 0: the clocks may agree";
         registry.register("mullion_api_server_clock_offset_seconds", help, self.0.offset.clone());
     }
 
@@ -96,21 +101,15 @@ impl Requests {
 
     pub(crate) fn begin(&self, request: &http::Request<Body>) -> Request {
         let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| matches!(part, "watch=true" | "watch=1")));
-        Request { method: name(request.method()), is_watch, sent: Timestamp::now(), began: Instant::now() }
+        Request { counts: self.clone(), has_ended: false, method: name(request.method()), is_watch, sent: Timestamp::now(), began: Instant::now() }
     }
 
-    /// Counts a request that was answered, or failed.
-    pub(crate) fn end<B>(&self, request: &Request, answer: Result<&http::Response<B>, &kube::Error>) {
-        let Request { method, is_watch, sent, began } = *request;
-        let code = answer.map_or_else(|_| "<error>".to_owned(), |answer| answer.status().as_u16().to_string());
+    fn count(&self, request: &Request, code: String) {
         let host = || self.0.host.clone();
-        self.0.results.get_or_create(&ResultLabels { code, method, host: host() }).inc();
+        self.0.results.get_or_create(&ResultLabels { code, method: request.method, host: host() }).inc();
         // As in client-go: the answer to a watch has no end.
-        if !is_watch {
-            self.0.durations.get_or_create(&DurationLabels { verb: method, host: host() }).observe(began.elapsed().as_secs_f64());
-        }
-        if let Some(date) = answer.ok().and_then(|answer| date(answer.headers())) {
-            self.compare(date, sent, Timestamp::now());
+        if !request.is_watch {
+            self.0.durations.get_or_create(&DurationLabels { verb: request.method, host: host() }).observe(request.began.elapsed().as_secs_f64());
         }
     }
 
@@ -124,6 +123,25 @@ impl Requests {
     }
 }
 
+impl Request {
+    /// Counts a request that was answered, or failed.
+    pub(crate) fn end<B>(mut self, answer: Result<&http::Response<B>, &kube::Error>) {
+        self.has_ended = true;
+        self.counts.count(&self, answer.map_or_else(|_| FAILED.to_owned(), |answer| answer.status().as_u16().to_string()));
+        if let Some(date) = answer.ok().and_then(|answer| date(answer.headers())) {
+            self.counts.compare(date, self.sent, Timestamp::now());
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.counts.count(self, FAILED.to_owned());
+        }
+    }
+}
+
 fn name(method: &Method) -> &'static str {
     METHODS.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
 }
@@ -133,7 +151,7 @@ fn date(headers: &HeaderMap) -> Option<Timestamp> {
     jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(headers.get(DATE)?.to_str().ok()?).ok()
 }
 
-/// By how much a clock is ahead at least that showed `date`, a whole second, some time between two times of the own; None where the own clock
+/// The least difference of the server's clock, which showed `date` (cut to whole seconds) between `sent` and `received`. None if the own clock
 /// was set back meanwhile.
 fn offset(date: Timestamp, sent: Timestamp, received: Timestamp) -> Option<SignedDuration> {
     if received < sent {
@@ -211,8 +229,9 @@ mod tests {
         let end = |method: &str, uri: &str, code: u16| {
             let request = http::Request::builder().method(method).uri(uri).body(Body::empty()).unwrap();
             let answer = http::Response::builder().status(code).body(()).unwrap();
-            requests.end(&requests.begin(&request), Ok(&answer));
+            requests.begin(&request).end(Ok(&answer));
         };
+        drop(requests.begin(&http::Request::put("/given/up").body(Body::empty()).unwrap()));
         end("GET", "/api/v1/pods?watch=true&a=b", 200);
         end("GET", "/api/v1/pods", 200);
         end("BREW", "/", 418);
@@ -223,6 +242,7 @@ mod tests {
         for line in [
             "rest_client_requests_total{code=\"200\",method=\"GET\",host=\"api:6443\"} 2",
             "rest_client_requests_total{code=\"418\",method=\"other\",host=\"api:6443\"} 1",
+            "rest_client_requests_total{code=\"<error>\",method=\"PUT\",host=\"api:6443\"} 1",
             "rest_client_request_duration_seconds_count{verb=\"GET\",host=\"api:6443\"} 1",
             "mullion_api_server_clock_offset_seconds 0.0",
         ] {

@@ -1,4 +1,4 @@
-//! Writes whose answer nobody reads: the server answers with the whole object, which then need not become one here.
+//! Writes whose answer is not parsed: the server answers with the whole object, which these callers do not need.
 
 use kube::api::{Patch, PatchParams, PostParams, Request};
 use kube::{Api, Error, Resource};
