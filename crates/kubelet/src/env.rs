@@ -297,7 +297,8 @@ mod tests {
             allocatable: Amounts::from([("cpu".to_owned(), Quantity::from_units(8))]),
         };
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        let file = |content: &str| Ok(file::File { place: "/pods/u/volumes/v/env".into(), variables: file::Variables::read(content.as_bytes()) });
+        let file =
+            |content: &str| Ok(file::File { place: "/pods/u/volumes/v/env".into(), variables: file::Variables::read(content.as_bytes(), |_| true) });
         let files = Files::from([
             (("v".into(), "env".into()), file("A='file-a'\nEMPTY=''\n")),
             (("v".into(), "broken".into()), file("A")),

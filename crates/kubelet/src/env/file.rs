@@ -58,8 +58,8 @@ pub(crate) enum ReadError {
     TooLong,
 }
 
-/// Reads a file of a volume through no link, if it has at most so many bytes. Also returns how many it has.
-fn read(root: &HostRoot, volume: &PodPath, path: &str, most: u64) -> Result<(File, u64), ReadError> {
+/// Reads these variables of a file of a volume, through no link, if it has at most so many bytes. Also returns how many it has.
+fn read(root: &HostRoot, volume: &PodPath, path: &str, keys: &BTreeSet<String>, most: u64) -> Result<(File, u64), ReadError> {
     let names: Vec<String> = names(path).map(str::to_owned).collect();
     let Beneath::File(file) = root.open_beneath(volume, &names)? else { return Err(ReadError::NoFile) };
     let mut content = Vec::new();
@@ -67,7 +67,7 @@ fn read(root: &HostRoot, volume: &PodPath, path: &str, most: u64) -> Result<(Fil
     if size > most {
         return Err(ReadError::TooLong);
     }
-    Ok((File { place: format!("{volume}/{}", names.join("/")), variables: Variables::read(&content) }, size))
+    Ok((File { place: format!("{volume}/{}", names.join("/")), variables: Variables::read(&content, |name| keys.contains(name)) }, size))
 }
 
 fn names(path: &str) -> impl Iterator<Item = &str> {
@@ -79,28 +79,39 @@ pub(crate) fn place(selector: &FileKeySelector) -> (String, String) {
     (selector.volume_name.clone(), names(&selector.path).collect::<Vec<_>>().join("/"))
 }
 
+/// The variables that are wanted of each file ([`place`]).
+pub(crate) type Wanted = BTreeMap<(String, String), BTreeSet<String>>;
+
+/// What a container wants of files.
+pub(crate) fn wanted(c: &Container) -> Wanted {
+    let mut all = Wanted::new();
+    for selector in references(c) {
+        all.entry(place(selector)).or_default().insert(selector.key.clone());
+    }
+    all
+}
+
 /// Reads each file once; `tell` is told why one cannot be read. It waits for the disk.
-pub(crate) fn read_all(
-    root: &HostRoot,
-    volumes: &BTreeMap<String, PodPath>,
-    wanted: BTreeSet<(String, String)>,
-    tell: impl Fn(&str, &str, ReadError),
-) -> Files {
+pub(crate) fn read_all(root: &HostRoot, volumes: &BTreeMap<String, PodPath>, wanted: Wanted, tell: impl Fn(&str, &str, ReadError)) -> Files {
     let mut left = MAX_FILES;
-    let mut one = |volume: &str, path: &str| -> Result<File, NoFile> {
+    let mut one = |volume: &str, path: &str, keys: &BTreeSet<String>| -> Result<File, NoFile> {
         let place = volumes.get(volume).ok_or(NoFile::Volume)?;
-        let (file, size) = read(root, place, path, MAX_FILE.min(left)).map_err(|error| {
+        let (file, size) = read(root, place, path, keys, MAX_FILE.min(left)).map_err(|error| {
             tell(volume, path, error);
             NoFile::Unreadable
         })?;
         left -= size;
         Ok(file)
     };
-    wanted.into_iter().map(|(volume, path)| (one(&volume, &path), volume, path)).map(|(file, volume, path)| ((volume, path), file)).collect()
+    wanted
+        .into_iter()
+        .map(|((volume, path), keys)| (one(&volume, &path, &keys), volume, path))
+        .map(|(file, volume, path)| ((volume, path), file))
+        .collect()
 }
 
 /// The files that a container's variables name.
-pub(crate) fn references(c: &Container) -> impl Iterator<Item = &FileKeySelector> {
+fn references(c: &Container) -> impl Iterator<Item = &FileKeySelector> {
     c.env.iter().flatten().filter_map(|var| var.value_from.as_ref()?.file_key_ref.as_ref())
 }
 
@@ -112,10 +123,13 @@ pub(crate) struct Variables {
 }
 
 impl Variables {
-    pub(crate) fn read(content: &[u8]) -> Self {
+    /// Those that are wanted, so that they take no more than the file does, however many it has.
+    pub(crate) fn read(content: &[u8], wanted: impl Fn(&str) -> bool) -> Self {
         let mut values = BTreeMap::new();
         let keep = |name: &str, value| {
-            values.entry(name.to_owned()).or_insert(value);
+            if wanted(name) {
+                values.entry(name.to_owned()).or_insert(value);
+            }
         };
         let error = parse(content, keep).err();
         Self { values, error }
@@ -179,13 +193,13 @@ fn parse(content: &[u8], mut set: impl FnMut(&str, String)) -> Result<(), Syntax
 
 /// Reads a file of variables as a container may have written it, for fuzzing.
 pub(crate) fn check(bytes: &[u8]) {
-    let value = |bytes: &[u8]| Variables::read(bytes).value("A");
-    let found = value(bytes);
+    let read = |bytes: &[u8]| Variables::read(bytes, |name| name == "A").value("A");
+    let found = read(bytes);
     if let Ok(value) = found.as_ref()
         && !value.is_empty()
     {
         assert!(!value.contains('\''), "{value:?}");
-        let again = Variables::read(format!("A='{value}'\n").as_bytes()).value("A").expect("what was read can be written");
+        let again = read(format!("A='{value}'\n").as_bytes()).expect("what was read can be written");
         // A carriage return before a newline belongs to the newline.
         assert_eq!(again, value.replace("\r\n", "\n"));
     }
@@ -193,6 +207,8 @@ pub(crate) fn check(bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[cfg(unix)]
@@ -209,7 +225,7 @@ mod tests {
         std::os::unix::fs::symlink("/secret", volume.join("absolute")).unwrap();
         std::os::unix::fs::symlink("..", volume.join("up")).unwrap();
         let place = root.parse("/v").unwrap();
-        let read = |path: &str| read(&root, &place, path, MAX_FILE);
+        let read = |path: &str| read(&root, &place, path, &BTreeSet::from(["A".to_owned()]), MAX_FILE);
         let (found, size) = read("./d//env").unwrap();
         assert_eq!((found.place.as_str(), found.variables.value("A"), size), ("/v/d/env", Ok("1".to_owned()), 5));
         for path in ["link", "absolute", "up/secret", "../secret", "d", "none", ""] {
@@ -227,13 +243,15 @@ mod tests {
             std::fs::write(dir.path().join(number.to_string()), vec![b'#'; MAX_FILE as usize]).unwrap();
         }
         let volumes = BTreeMap::from([("v".to_owned(), root.parse("/").unwrap())]);
-        let selector = |path: &str| FileKeySelector { volume_name: "v".into(), path: path.into(), ..Default::default() };
-        let wanted: BTreeSet<_> = ["0", "./0", "0/.", "//0", "1", "2", "3", "4", "5"].into_iter().map(|path| place(&selector(path))).collect();
+        let variable = |path: &str| json!({"name": "N", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": path, "key": path}}});
+        let env: Vec<_> = ["0", "./0", "0/.", "//0", "1", "2", "3", "4", "5"].into_iter().map(variable).collect();
+        let wanted = wanted(&serde_json::from_value(json!({"name": "c", "env": env})).unwrap());
+        assert_eq!(wanted.values().map(BTreeSet::len).collect::<Vec<_>>(), [4, 1, 1, 1, 1, 1]);
         let told = std::cell::RefCell::new(Vec::new());
         let files = read_all(&root, &volumes, wanted, |_, path, _| told.borrow_mut().push(path.to_owned()));
         assert_eq!((files.len(), files.values().filter(|file| file.is_ok()).count()), (6, 4), "one file has many paths");
         assert_eq!(told.into_inner(), ["4", "5"]);
-        let none = read_all(&root, &volumes, [("w".to_owned(), "0".to_owned())].into(), |_, _, _| unreachable!());
+        let none = read_all(&root, &volumes, [(("w".to_owned(), "0".to_owned()), BTreeSet::new())].into(), |_, _, _| unreachable!());
         assert_eq!(none.into_values().next().unwrap().unwrap_err(), NoFile::Volume);
     }
 
@@ -262,9 +280,11 @@ mod tests {
             ("B='1\n2", Err(SyntaxError::Unclosed(1))),
             ("export A='1'", found("")),
         ] {
-            assert_eq!(Variables::read(text.as_bytes()).value("A"), want, "{text:?}");
+            assert_eq!(Variables::read(text.as_bytes(), |_| true).value("A"), want, "{text:?}");
         }
+        let two = Variables::read(b"B='2'\nA='1'", |name| name == "A");
+        assert_eq!((two.values.len(), two.value("A")), (1, found("1")), "what nobody wants is not kept");
         let long = format!("\nA='{}'", "x".repeat(MAX_LINE));
-        assert_eq!(Variables::read(long.as_bytes()).value("A"), Err(SyntaxError::TooLong(2)));
+        assert_eq!(Variables::read(long.as_bytes(), |_| true).value("A"), Err(SyntaxError::TooLong(2)));
     }
 }

@@ -196,7 +196,7 @@ impl Worker {
 
     /// Reads the files that a container's variables name. They are written by containers: no link is followed, nothing but a file is read.
     async fn env_files(&self, c: &Container) -> Files {
-        let wanted: BTreeSet<_> = file::references(c).map(file::place).collect();
+        let wanted = file::wanted(c);
         if wanted.is_empty() {
             return Files::new();
         }
