@@ -100,11 +100,11 @@ impl NodeFacts {
     }
 
     /// What scheduler and API server may count on, in upstream's names (component-helpers/nodedeclaredfeatures), sorted. Of those that
-    /// upstream 1.36 declares the agent has no ExtendWebSocketsToKubelet. No pod is resized on Windows.
+    /// upstream 1.36 declares the agent has no ExtendWebSocketsToKubelet, and no InPlacePodLevelResourcesVerticalScaling as long as a pod whose
+    /// resources as a whole change alone is said to be resized before that is so. No pod is resized on Windows.
     fn declared_features(&self) -> &'static [&'static str] {
-        const ALL: [&str; 3] =
-            ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"];
-        if self.side.os.is_windows() { &ALL[2..] } else { &ALL }
+        const ALL: [&str; 2] = ["InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"];
+        if self.side.os.is_windows() { &ALL[1..] } else { &ALL }
     }
 
     /// The Node to be created.

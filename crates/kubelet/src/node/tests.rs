@@ -81,8 +81,7 @@ fn a_node_says_what_it_and_its_runtime_can() {
     f.side.os = NodeOs::Linux;
     let s = status(&f, health(vec![], None));
     assert_eq!((s["runtimeHandlers"].clone(), s["features"].clone()), (json!([]), Value::Null), "an old runtime says nothing");
-    let resized = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
-    assert_eq!(s["declaredFeatures"], json!([resized[0], resized[1], "RestartAllContainersOnContainerExits"]));
+    assert_eq!(s["declaredFeatures"], json!(["InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"]));
     serde_json::from_value::<NodeStatus>(s).unwrap();
 }
 

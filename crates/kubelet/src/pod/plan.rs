@@ -467,7 +467,7 @@ impl Plan<'_> {
                 self.kill(c, if begun { grace } else { self.left(grace) }, Why::PodEnds);
                 continue;
             }
-            // A stop that is under way for another reason has run it already.
+            // A stop that is under way for another reason has run it already, or has no time for it.
             if hook.is_none() && !i.memory.stops.contains_key(&c.id) {
                 self.actions.push(Action::PrepareStop(Prepare { id: c.id.clone(), container: c.name.clone(), grace }));
             }

@@ -235,10 +235,14 @@ fn told_of(c: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Reso
     if all == Amounts::of(c) { c.clone() } else { all.requirements() }
 }
 
-/// A record of an agent that knew of no resources of the pod as a whole: they are what the pod asks for.
+/// A record of an agent that knew of no resources of the pod as a whole: they are what the pod asks for, and containers without limits of
+/// their own were made with those.
 pub(crate) fn completed(mut record: Record, asked: &Resources) -> Record {
     if let Some(whole) = asked.get(POD).filter(|_| !record.allocated.contains_key(POD)) {
         Arc::make_mut(&mut record.allocated).insert(POD.to_owned(), whole.clone());
+        let actuated = Arc::make_mut(&mut record.actuated);
+        actuated.values_mut().for_each(|c| *c = told_of(c, Some(whole)));
+        actuated.insert(POD.to_owned(), whole.clone());
     }
     record
 }

@@ -147,6 +147,9 @@ fn containers_without_limits_of_their_own_follow_those_of_their_pod() {
     // A pod that has none at all, and one whose record is older.
     let none = pod(vec![container("c", json!({}))]);
     assert_eq!(with_resources(&none, &resources(&none)), none);
-    let old = Record { allocated: Arc::new(Resources::from([("a".to_owned(), ResourceRequirements::default())])), ..Record::default() };
-    assert_eq!(completed(old, &record.allocated).allocated.get(POD), record.allocated.get(POD));
+    let containers: Resources = record.allocated.iter().filter(|(name, _)| *name != POD).map(|(name, c)| (name.clone(), c.clone())).collect();
+    let shared = Arc::new(containers);
+    let old = completed(Record { allocated: shared.clone(), actuated: shared }, &record.allocated);
+    assert_eq!(old.allocated.get(POD), record.allocated.get(POD));
+    assert!(changes(spec, &old, |name| runs.iter().find(|run| run.name == name)).is_empty(), "an upgrade of the agent changes no container");
 }
