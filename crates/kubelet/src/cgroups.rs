@@ -77,8 +77,8 @@ pub(crate) struct Groups {
     /// Made at the first use: only then the runtime has said how it makes groups. None where the agent may make none.
     site: OnceCell<Option<Site>>,
     changed: Notify,
-    /// Groups that could not shrink yet, with the limits that they have to get. Held while limits of a resized pod are written, so that an old
-    /// entry is never written after newer limits.
+    /// Groups that could not shrink yet, with the limits that they have to get. An entry is taken out before newer limits are written, and held
+    /// while it is written itself: it never comes after newer ones.
     late: Mutex<BTreeMap<Name, Limits>>,
 }
 
@@ -164,13 +164,12 @@ impl Groups {
                 made => made?,
             }
             let limits = self.limits(pod);
-            let mut late = self.late.lock().await;
-            late.remove(&name);
+            self.late.lock().await.remove(&name);
             match self.set(site, &name, &limits).await {
                 // Of an earlier sandbox, with files in memory.
                 Err(error @ GroupError::InUse { .. }) => {
                     tracing::warn!(group = %name, error = %error.as_report(), "a pod's control group keeps its old memory limit; trying again");
-                    late.insert(name.clone(), Limits { memory: limits.memory, ..Limits::default() });
+                    self.late.lock().await.insert(name.clone(), Limits { memory: limits.memory, ..Limits::default() });
                     Ok(())
                 }
                 other => other,
@@ -201,9 +200,8 @@ impl Groups {
     pub(crate) async fn grow(&self, pod: &Pod) -> Result<(), GroupError> {
         let Some(site) = self.site().await? else { return Ok(()) };
         let name = self.name(pod)?;
-        let mut late = self.late.lock().await;
         // It is of an earlier resize; `settle` writes what shrinks in this one.
-        late.remove(&name);
+        self.late.lock().await.remove(&name);
         let more = apply::growth(&apply::current(&self.root, site, &name)?, &self.limits(pod));
         self.run(&site.set(&name, &more)).await
     }
@@ -230,11 +228,10 @@ impl Groups {
             let Some(site) = self.site().await? else { return Ok(()) };
             let name = self.name(pod)?;
             let limits = Limits { pids: None, huge_pages: None, ..self.limits(pod) };
-            let mut late = self.late.lock().await;
-            late.remove(&name);
+            self.late.lock().await.remove(&name);
             let result = self.set(site, &name, &limits).await;
             if result.is_err() {
-                late.insert(name, limits);
+                self.late.lock().await.insert(name, limits);
             }
             result
         };
