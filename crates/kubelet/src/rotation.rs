@@ -22,7 +22,8 @@ use crate::logs;
 const COMPRESSED: &str = ".gz";
 /// Of a compression that is not finished.
 const UNFINISHED: &str = ".tmp";
-/// Bytes of a log that is compressed; a larger one stays as it is. A pod can put a file of any size there, and packing it would take hours.
+/// Bytes of a log that is compressed at least, and twice as many as rotated logs have; a larger one stays as it is. A pod can put a file of any
+/// size there, and packing it would take hours.
 const MAX_PACKED: u64 = 1 << 30;
 
 /// Why a log could not be rotated.
@@ -150,7 +151,7 @@ async fn rotate(
         return Ok(());
     }
     let (tree, of) = (root.clone(), log.clone());
-    tokio::task::spawn_blocking(move || tidy(&tree, &of, settings.max_files)).await??;
+    tokio::task::spawn_blocking(move || tidy(&tree, &of, settings)).await??;
     let time = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%Y%m%d-%H%M%S").to_string();
     let rotated = sibling(&log, &format!("{}.{time}", name(&log)))?;
     root.rename(&log, &rotated)?;
@@ -170,15 +171,16 @@ async fn reopen(client: &cri::Client, id: &str) -> Result<(), RotationError> {
 }
 
 /// Makes room beside a log. What is no file there is not ours. A step that fails keeps no other from being done.
-fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), HostError> {
+fn tidy(root: &HostRoot, log: &PodPath, settings: LogRotation) -> Result<(), HostError> {
+    let most = MAX_PACKED.max(settings.max_size.saturating_mul(2));
     let Some(dir) = log.parent() else { return Ok(()) };
     let listed = root.read_dir(&dir)?.into_iter().filter(|(_, kind)| *kind == FileKind::File);
     let names: Vec<String> = listed.map(|(name, _)| name).collect();
-    for step in plan(name(log), &names, files) {
+    for step in plan(name(log), &names, settings.max_files) {
         tracing::debug!(%dir, "{step}");
         let done = match &step {
             Step::Remove(name) => dir.join(name).map_err(HostError::from).and_then(|path| root.remove_tree(&path)),
-            Step::Compress(name) => compress(root, &dir, name),
+            Step::Compress(name) => compress(root, &dir, name, most),
         };
         if let Err(error) = done {
             tracing::warn!(%dir, error = %error.as_report(), "{step} failed; trying again");
@@ -187,16 +189,16 @@ fn tidy(root: &HostRoot, log: &PodPath, files: u32) -> Result<(), HostError> {
     Ok(())
 }
 
-fn compress(root: &HostRoot, dir: &PodPath, name: &str) -> Result<(), HostError> {
+fn compress(root: &HostRoot, dir: &PodPath, name: &str, most: u64) -> Result<(), HostError> {
     let (plain, done) = (dir.join(name)?, dir.join(&format!("{name}{COMPRESSED}"))?);
     let unfinished = dir.join(&format!("{name}{UNFINISHED}"))?;
     let mut source = logs::open(root, dir, &[name.to_owned()])?;
     let size = source.metadata().map_err(|source| failed("measure", &plain, source))?.len();
-    if size > MAX_PACKED {
+    if size > most {
         return Ok(());
     }
     let mut packer = GzEncoder::new(root.open_append(&unfinished, 0o640)?, Compression::default());
-    io::copy(&mut (&mut source).take(MAX_PACKED), &mut packer).and_then(|_| packer.finish()).map_err(|source| failed("compress", &plain, source))?;
+    io::copy(&mut (&mut source).take(most), &mut packer).and_then(|_| packer.finish()).map_err(|source| failed("compress", &plain, source))?;
     root.rename(&unfinished, &done)?;
     root.remove_tree(&plain)
 }
@@ -246,7 +248,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("0.log.b")).unwrap();
         std::fs::File::create(dir.path().join("0.log.c")).unwrap().set_len(1 << 40).unwrap();
         std::fs::write(dir.path().join("0.log.d"), "lines").unwrap();
-        tidy(&root, &root.parse("/0.log").unwrap(), 5).unwrap();
+        tidy(&root, &root.parse("/0.log").unwrap(), LogRotation::default()).unwrap();
         let mut names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         assert_eq!(names, ["0.log", "0.log.a", "0.log.b", "0.log.c", "0.log.d.gz", "secret"]);
@@ -272,7 +274,7 @@ mod tests {
         // It is exchanged after it was looked at.
         std::fs::rename(pod.join("c"), pod.join("moved")).unwrap();
         std::os::unix::fs::symlink("/secrets", pod.join("c")).unwrap();
-        tidy(&held, &inside, 5).unwrap();
+        tidy(&held, &inside, LogRotation::default()).unwrap();
         held.rename(&inside, &sibling(&inside, "0.log.new").unwrap()).unwrap();
         let names = |dir: std::path::PathBuf| {
             let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -289,7 +291,7 @@ mod tests {
         let root = HostRoot::linux(dir.path()).unwrap();
         std::fs::write(dir.path().join("0.log.a"), "text\n".repeat(1000)).unwrap();
         std::fs::write(dir.path().join("0.log"), "").unwrap();
-        tidy(&root, &root.parse("/0.log").unwrap(), 5).unwrap();
+        tidy(&root, &root.parse("/0.log").unwrap(), LogRotation::default()).unwrap();
         let mut text = String::new();
         let packed = std::fs::File::open(dir.path().join("0.log.a.gz")).unwrap();
         io::Read::read_to_string(&mut flate2::read::GzDecoder::new(packed), &mut text).unwrap();
