@@ -18,7 +18,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use crate::agent::Agent;
-pub(crate) use node::Rates;
+pub(crate) use node::{Rates, whole};
 pub(crate) use started::Started;
 pub(crate) use summary::{Detail, container_stats, summary, summary_of};
 pub(crate) use timings::{Start, Timings};

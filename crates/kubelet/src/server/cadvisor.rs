@@ -1,7 +1,8 @@
 //! `/metrics/cadvisor`: machine and containers under cAdvisor's names, which dashboards use.
 //!
 //! Inputs: the control groups and /proc of the node's root, where it has them; else what the runtime measures, so that the same names are
-//! filled on Windows, and for containers whose groups are not where the agent makes them. Families that neither gives are taken from the runtime's own metrics (CRI `ListPodSandboxMetrics`), where it has any.
+//! filled on Windows, and for containers whose groups are not where the agent makes them. Families that neither gives are taken from the
+//! runtime's own metrics (CRI `ListPodSandboxMetrics`), where it has any.
 //! Nothing is kept between two requests, and the answer is written family by family as the client reads it.
 
 pub(super) mod families;

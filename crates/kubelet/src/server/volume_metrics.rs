@@ -1,6 +1,7 @@
 //! `kubelet_volume_stats_*`: what volumes of claims hold, as their drivers say it (upstream pkg/kubelet/metrics/collectors/volume_stats.go).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use exposition::Format;
 use futures::future::join_all;
@@ -18,12 +19,15 @@ const FAMILIES: [(&str, &str, &str); 6] = [
     ("kubelet_volume_stats_used_bytes", "Number of used bytes in the volume", "usedBytes"),
 ];
 
+/// How long drivers are waited for: a scrape that took longer would lose the other metrics too.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Adds them to a document that is in this format.
 pub(super) async fn add(agent: &Agent, document: String, format: Format) -> String {
     let pods = agent.all_pods();
     let works = pods.iter().map(|pod| {
         let (uid, namespace) = (pod.metadata.uid.clone().unwrap_or_default(), pod.metadata.namespace.clone().unwrap_or_default());
-        async move { agent.csi.usage(&uid, &namespace).await }
+        async move { tokio::time::timeout(PATIENCE, agent.csi.usage(&uid, &namespace)).await.unwrap_or_default() }
     });
     let volumes: Vec<Value> = join_all(works).await.into_iter().flatten().collect();
     with(document, &volumes, format)

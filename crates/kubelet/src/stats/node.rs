@@ -102,7 +102,7 @@ fn second(seconds: u64) -> Option<Timestamp> {
 }
 
 /// A time as it is shown, in whole seconds. Rates need the exact one.
-pub(super) fn whole(time: Timestamp) -> Timestamp {
+pub(crate) fn whole(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
@@ -242,7 +242,8 @@ pub(super) fn default_of(interfaces: &[Interface]) -> Option<&Interface> {
     interfaces.iter().find(|own| own.name == "eth0")
 }
 
-/// The node's part of the document. `now` is the exact time of measurement. `sum` is what its pods use together, which stands for hosts that are simulated.
+/// The node's part of the document. `now` is the exact time of measurement. `sum` is what its pods use together, which stands for hosts that
+/// are simulated.
 pub(super) fn document(machine: &Machine, sum: (u64, u64, Memory), capacity: u64, now: Timestamp, rates: &mut Rates) -> Map<String, Value> {
     let (time, at) = (whole(now).to_string(), i64::try_from(now.as_nanosecond()).unwrap_or_default());
     let (sum_total, sum_rate, sum_memory) = sum;

@@ -95,9 +95,12 @@ impl Facts {
         for own in lists.flatten().flatten() {
             let state = own.state.as_ref();
             let is = |member: fn(&k8s_openapi::api::core::v1::ContainerState) -> bool| state.is_some_and(member);
+            // One that waits for its next run is there with the last one.
+            let last = own.last_state.as_ref().and_then(|last| last.terminated.as_ref()).and_then(|last| last.container_id.as_ref());
+            let has_ended = is(|state| state.terminated.is_some()) || (last.is_some() && last == own.container_id.as_ref());
             if is(|state| state.running.is_some()) {
                 containers[2] += 1;
-            } else if is(|state| state.terminated.is_some()) {
+            } else if has_ended {
                 containers[1] += 1;
             } else if own.container_id.is_some() {
                 containers[0] += 1;
@@ -185,7 +188,14 @@ mod tests {
     fn pods_and_the_process_are_shown_under_upstreams_names() {
         let pod = |value: serde_json::Value| serde_json::from_value::<Pod>(value).unwrap();
         let container = |state: &str| json!({"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "containerID": "x://1", "state": {state: {}}});
-        let runs = pod(json!({"status": {"phase": "Running", "containerStatuses": [container("running"), container("waiting")]}}));
+        let last = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": id}});
+        let with = |last: serde_json::Value| {
+            let mut own = container("waiting");
+            own["lastState"] = last;
+            own
+        };
+        let all = [container("running"), container("waiting"), with(last("x://1")), with(last("x://0"))];
+        let runs = pod(json!({"status": {"phase": "Running", "containerStatuses": all}}));
         let ends = pod(json!({"metadata": {"deletionTimestamp": "2024-01-01T00:00:00Z"}, "spec": {"containers": [],
             "ephemeralContainers": [{"name": "e"}]}, "status": {"phase": "Running"}}));
         let done = pod(json!({"status": {"phase": "Failed", "initContainerStatuses": [{"name": "i", "image": "", "imageID": "", "ready": false,
@@ -196,8 +206,8 @@ mod tests {
         let text = exposition::encode(&registry, exposition::Format::Text);
         for line in [
             "kubelet_running_pods 2",
-            "kubelet_running_containers{container_state=\"created\"} 1",
-            "kubelet_running_containers{container_state=\"exited\"} 1",
+            "kubelet_running_containers{container_state=\"created\"} 2",
+            "kubelet_running_containers{container_state=\"exited\"} 2",
             "kubelet_running_containers{container_state=\"running\"} 1",
             "kubelet_desired_pods{static=\"\"} 3",
             "kubelet_active_pods{static=\"\"} 2",

@@ -30,7 +30,7 @@ impl Default for Requests {
     }
 }
 
-/// A request that is answered; it ends when this is dropped.
+/// A request that is being answered; it ends when this is dropped: when the answer begins.
 pub(crate) struct Request {
     inflight: Gauge,
     duration: Histogram,
@@ -103,7 +103,8 @@ fn labels(method: &str, path: &str) -> Labels {
     };
     let path = PATHS.into_iter().find(is_path).unwrap_or("other");
     let method = METHODS.into_iter().find(|known| *known == method).unwrap_or("other");
-    let long = if matches!(path, "exec" | "attach" | "portForward" | "debug") { "true" } else { "false" };
+    // Upstream's list has `portforward`, which no path is.
+    let long = if matches!(path, "exec" | "attach" | "debug") { "true" } else { "false" };
     [("long_running", long), ("method", method), ("path", path), ("server_type", "readwrite")]
 }
 
@@ -118,6 +119,7 @@ mod tests {
             ("GET", "/metrics/cadvisor", ["false", "GET", "metrics/cadvisor"]),
             ("GET", "/metrics/unknown", ["false", "GET", "other"]),
             ("POST", "/exec/ns/pod/c", ["true", "POST", "exec"]),
+            ("POST", "/portForward/ns/pod", ["false", "POST", "portForward"]),
             ("PATCH", "/a/b", ["false", "other", "other"]),
             ("GET", "/", ["false", "GET", "other"]),
         ] {

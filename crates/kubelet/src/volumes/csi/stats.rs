@@ -42,7 +42,7 @@ impl Csi {
             let answer = driver.stats(request).await;
             let answer =
                 answer.inspect_err(|error| tracing::debug!(driver = mounted.driver, %error, "a driver does not say what a volume holds")).ok()?;
-            let time = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+            let time = crate::stats::whole(now).to_string();
             Some(shown(&name, mounted.claim.as_deref().map(|claim| (claim, namespace)), &answer, &time))
         });
         join_all(works).await.into_iter().flatten().collect()
