@@ -119,7 +119,11 @@ impl Footprint {
     pub fn left(&self, cluster: &Cluster) -> Vec<String> {
         let flags = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse::<u32>().ok();
         let runs = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| flags(&stat).is_none_or(|flags| flags & 4 == 0));
-        self.processes().filter(runs).map(|pid| pid.to_string()).chain(naming(&cluster.place.dir())).collect()
+        let shown = |pid: u32| {
+            let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            format!("{}: {}", read("stat").chars().take(60).collect::<String>(), read("cmdline").replace('\0', " "))
+        };
+        self.processes().filter(runs).map(shown).chain(naming(&cluster.place.dir())).collect()
     }
 
     /// Waits until none of it is left, nor a mount, nor the port.
