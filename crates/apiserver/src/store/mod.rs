@@ -415,7 +415,7 @@ impl State {
                 self.index.insert(Arc::clone(&event.key), Entry { revision: event.revision, bytes: Arc::clone(&event.object) })
             }
         };
-        self.window.push(Arc::new(event));
+        self.window.push(Arc::new(event), std::time::Instant::now());
     }
 
     /// Undoes everything after `published`: the disk refused it.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Most revisions that a topic keeps: as many as the window has events, and fewer of what concerns one object or node.
+/// Most revisions that a topic keeps: as many as the window has events that are not young, and fewer of what concerns one object or node.
 const MOST_OF_RESOURCE: usize = 8192;
 const MOST_OF_ONE: usize = 64;
 

@@ -1,13 +1,25 @@
-//! The recent past: events kept for watches and for lists of an earlier revision, bounded by count and bytes.
+//! The recent past: events kept for watches and for lists of an earlier revision, bounded by count and bytes. Young events have wider bounds
+//! than old ones, as in upstream's watch cache (`eventFreshDuration`): thousands of writes a second must not drive those from the window that
+//! watches have yet to read, or that are not yet on disk.
 
 use super::{Compacted, Entry};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Most events kept.
-const MOST_EVENTS: usize = 8192;
-/// Most bytes of encoded objects that only the window keeps alive.
-const MOST_BYTES: usize = 6 << 20;
+/// What the window may hold.
+struct Bounds {
+    events: usize,
+    /// Bytes of encoded objects that only the window keeps alive.
+    bytes: usize,
+}
+
+/// For all events.
+const ANY: Bounds = Bounds { events: 8192, bytes: 6 << 20 };
+/// While the oldest is younger than [`YOUNG`].
+const FRESH: Bounds = Bounds { events: 1 << 17, bytes: 64 << 20 };
+/// How long a watch may be behind whatever is written meanwhile.
+const YOUNG: Duration = Duration::from_secs(15);
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +47,18 @@ pub struct Event {
 }
 
 impl Event {
+    /// What nobody else keeps alive: the state before, and the last state of what is gone. The present state is in the index or, when it was
+    /// replaced since, the state before a later event.
     fn weight(&self) -> usize {
-        self.object.len() + self.key.len() + self.previous.as_ref().map_or(0, |entry| entry.bytes.len())
+        let last = if self.change == Change::Deleted { self.object.len() } else { 0 };
+        self.key.len() + last + self.previous.as_ref().map_or(0, |entry| entry.bytes.len())
     }
 }
 
 pub(super) struct Window {
     events: VecDeque<Arc<Event>>,
+    /// When each came.
+    times: VecDeque<Instant>,
     bytes: usize,
     /// Everything after this revision is in `events`.
     floor: u64,
@@ -49,18 +66,35 @@ pub(super) struct Window {
 
 impl Window {
     pub(super) fn starting_at(revision: u64) -> Self {
-        Self { events: VecDeque::new(), bytes: 0, floor: revision }
+        Self { events: VecDeque::new(), times: VecDeque::new(), bytes: 0, floor: revision }
     }
 
-    pub(super) fn push(&mut self, event: Arc<Event>) {
+    pub(super) fn push(&mut self, event: Arc<Event>, now: Instant) {
         self.bytes += event.weight();
         self.events.push_back(event);
-        while self.events.len() > MOST_EVENTS || self.bytes > MOST_BYTES && self.events.len() > 1 {
+        self.times.push_back(now);
+        while self.is_beyond(&ANY) && (self.is_beyond(&FRESH) || self.times.front().is_none_or(|oldest| now.duration_since(*oldest) >= YOUNG)) {
+            self.times.pop_front();
             if let Some(oldest) = self.events.pop_front() {
                 self.bytes -= oldest.weight();
                 self.floor = oldest.revision;
             }
         }
+        if self.events.capacity() > 4 * self.events.len().max(ANY.events) {
+            self.events.shrink_to(2 * self.events.len());
+            self.times.shrink_to(2 * self.times.len());
+        }
+    }
+
+    /// As if more than it holds had been written.
+    #[cfg(test)]
+    pub(super) fn move_on(&mut self) {
+        self.floor = self.events.back().map_or(self.floor, |newest| newest.revision);
+        *self = Self::starting_at(self.floor);
+    }
+
+    fn is_beyond(&self, bounds: &Bounds) -> bool {
+        self.events.len() > bounds.events || self.bytes > bounds.bytes && self.events.len() > 1
     }
 
     /// The events after `revision`, oldest first.
@@ -82,6 +116,7 @@ impl Window {
     pub(super) fn pop_after(&mut self, revision: u64) -> Option<Arc<Event>> {
         let newest = self.events.back().filter(|event| event.revision > revision)?;
         self.bytes -= newest.weight();
+        self.times.pop_back();
         self.events.pop_back()
     }
 }
@@ -90,15 +125,17 @@ impl Window {
 mod tests {
     use super::*;
 
+    /// A replacement of an object of this size.
     fn event(revision: u64, size: usize) -> Arc<Event> {
-        Arc::new(Event { revision, key: "core/pods/a/b".into(), change: Change::Added, object: vec![0; size].into(), previous: None })
+        let previous = Some(Entry { revision: revision - 1, bytes: vec![0; size].into() });
+        Arc::new(Event { revision, key: "core/pods/a/b".into(), change: Change::Modified, object: vec![0; size].into(), previous })
     }
 
     #[test]
     fn old_events_leave_and_raise_the_floor() {
-        let mut window = Window::starting_at(10);
+        let (mut window, begun) = (Window::starting_at(10), Instant::now());
         for revision in 11..=16 {
-            window.push(event(revision, MOST_BYTES / 4));
+            window.push(event(revision, ANY.bytes / 4), begun + YOUNG * u32::try_from(revision).unwrap());
         }
         let oldest = window.after(0).err().unwrap().oldest;
         assert!(oldest >= 12, "{oldest}");
@@ -107,10 +144,42 @@ mod tests {
     }
 
     #[test]
+    fn young_events_stay_however_many_are_written() {
+        let (mut window, begun) = (Window::starting_at(0), Instant::now());
+        let writes = 3 * ANY.events as u64;
+        for revision in 1..=writes {
+            window.push(event(revision, 1 << 10), begun);
+        }
+        assert_eq!(window.after(0).unwrap().count() as u64, writes, "a watch that begins here misses none");
+        assert!(window.bytes > ANY.bytes);
+        window.push(event(writes + 1, 1), begun + YOUNG);
+        assert!(window.bytes <= ANY.bytes && window.events.len() <= ANY.events, "they are old now");
+        assert_eq!(window.events.len(), window.times.len());
+        for revision in 0..FRESH.events as u64 + 9 {
+            window.push(event(writes + 2 + revision, 1), begun + YOUNG);
+        }
+        assert_eq!(window.events.len(), FRESH.events, "even young ones have bounds");
+        let last = writes + 2 + FRESH.events as u64 + 9;
+        for revision in last..last + 9 {
+            window.push(event(revision, FRESH.bytes / 4), begun + YOUNG);
+        }
+        assert!(window.bytes <= FRESH.bytes);
+    }
+
+    #[test]
+    fn only_what_the_window_alone_keeps_alive_counts() {
+        let weight = |change, previous: Option<usize>| {
+            let previous = previous.map(|size| Entry { revision: 1, bytes: vec![0; size].into() });
+            Event { revision: 2, key: "k".into(), change, object: vec![0; 100].into(), previous }.weight()
+        };
+        assert_eq!((weight(Change::Added, None), weight(Change::Modified, Some(30)), weight(Change::Deleted, Some(30))), (1, 31, 131));
+    }
+
+    #[test]
     fn the_newest_can_be_taken_back() {
         let mut window = Window::starting_at(0);
-        window.push(event(1, 1));
-        window.push(event(2, 1));
+        window.push(event(1, 1), Instant::now());
+        window.push(event(2, 1), Instant::now());
         assert_eq!(window.pop_after(1).unwrap().revision, 2);
         assert!(window.pop_after(1).is_none());
     }
