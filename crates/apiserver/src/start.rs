@@ -288,7 +288,8 @@ async fn serve_connection(api: Arc<Api>, stream: TcpStream, acceptor: TlsAccepto
     let shutdown = api.shutdown.clone();
     listen::serve(stream, acceptor, limits, place, shutdown, |certificate| {
         let identity = certificate.and_then(|certificate| authn::from_certificate(certificate));
-        move |request| http::handle(Arc::clone(&api), request, identity.clone())
+        // On the heap, and only until there is an answer: the server keeps room for the whole of it as long as a watch is open.
+        move |request| Box::pin(http::handle(Arc::clone(&api), request, identity.clone()))
     })
     .await
 }
