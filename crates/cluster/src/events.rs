@@ -3,7 +3,7 @@
 //! Flow: [`EventRecorder::event`] puts a note into a bounded queue and returns; one task per recorder takes notes out, asks the
 //! [`correlate::Correlator`] what to do (create, count up, leave out) and writes core/v1 Events.
 //! Guarantees: the caller never waits; a full queue drops the note and says so in the log; an Event refused by the server is dropped,
-//! one that could not reach it is tried again up to twelve times.
+//! one that could not reach it is tried again up to twelve times; a server that has too much to do gets Events more slowly.
 
 mod correlate;
 
@@ -17,7 +17,7 @@ use k8s_openapi::{
 };
 use kube::{Api, api::Patch};
 use thiserror_ext::AsReport;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 
 use crate::{Client, is_not_found, unread};
 use correlate::{Correlator, Note, Verdict};
@@ -26,6 +26,13 @@ use correlate::{Correlator, Note, Verdict};
 const QUEUE: usize = 1000;
 /// Attempts for one Event (upstream: `maxTriesPerEvent`).
 const ATTEMPTS: u32 = 12;
+/// A server that takes longer for one Event has too much to do. Then Events, which nothing depends on, make room for statuses: the recorder
+/// pauses after each for a multiple of what it took, so that it has a fifth of the requests that it could have.
+const SLOW: Duration = Duration::from_millis(150);
+const PAUSE: u32 = 4;
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// With so many notes waiting it does not pause: the queue has an end, and what does not fit is lost.
+const CROWDED: usize = QUEUE / 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
@@ -91,6 +98,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut notes: mpsc::Receiver<Note>) {
         while let Some(note) = notes.recv().await {
+            let begun = Instant::now();
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
             while let Err(error) = Box::pin(self.write(&note)).await {
                 if !worth_retrying(&error) || backoff.attempts() + 1 >= ATTEMPTS {
@@ -99,6 +107,7 @@ impl Writer {
                 }
                 tokio::time::sleep(backoff.next_delay()).await;
             }
+            tokio::time::sleep(pause(begun.elapsed(), notes.len(), notes.is_closed())).await;
         }
     }
 
@@ -165,6 +174,11 @@ impl Writer {
 /// Events about cluster-scoped objects are in `default`.
 fn namespace(note: &Note) -> &str {
     note.object.namespace.as_deref().filter(|ns| !ns.is_empty()).unwrap_or("default")
+}
+
+/// How long the recorder waits after an Event that took so long, with so many notes waiting. One that ends writes what is left at once.
+fn pause(took: Duration, waiting: usize, ends: bool) -> Duration {
+    if took < SLOW || waiting >= CROWDED || ends { Duration::ZERO } else { (took * PAUSE).min(LONGEST_PAUSE) }
 }
 
 /// A refusal stays one; anything else may pass.

@@ -71,3 +71,42 @@ async fn an_unavailable_server_is_tried_again_and_a_refusal_is_not() {
     }
     assert_eq!(*posts.lock().unwrap(), ["Busy", "Busy", "Busy", "Refused", "Fine"]);
 }
+
+#[test]
+fn events_make_room_on_a_server_that_has_too_much_to_do() {
+    let millis = Duration::from_millis;
+    for (what, took, waiting, ends, pauses) in [
+        ("a quick server", 149, 9, false, 0),
+        ("a slow one", 200, 9, false, 800),
+        ("one that hangs", 9_000, 9, false, 3_000),
+        ("a queue that fills", 200, CROWDED, false, 0),
+        ("the last notes", 200, 9, true, 0),
+    ] {
+        assert_eq!(pause(millis(took), waiting, ends), millis(pauses), "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_server_has_a_fifth_of_the_requests_and_gets_all_events() {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let (done, mut finished) = mpsc::unbounded_channel();
+    let log = times.clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (log, done) = (log.clone(), done.clone());
+        async move {
+            log.lock().unwrap().push(tokio::time::Instant::now());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let _ = done.send(());
+            Ok::<_, tower::BoxError>(http::Response::new(request.into_body()))
+        }
+    });
+    let recorder = EventRecorder::new(Client::new(service, "default"), "kubelet", "win01");
+    for reason in ["Pulled", "Created", "Started"] {
+        recorder.event(&pod(), EventType::Normal, reason, None, "m");
+    }
+    for _ in 0..3 {
+        finished.recv().await.unwrap();
+    }
+    let times = times.lock().unwrap();
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] == Duration::from_secs(1)), "{times:?}");
+}
