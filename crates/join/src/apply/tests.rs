@@ -1,0 +1,188 @@
+use std::sync::Mutex;
+
+use super::*;
+use crate::service::ServiceState;
+
+/// A service that remembers what it was told, and may refuse to start.
+#[derive(Default)]
+struct Fake {
+    calls: Mutex<Vec<&'static str>>,
+    is_active: bool,
+    refuses: bool,
+}
+
+impl Service for Fake {
+    async fn state(&self) -> Result<Option<ServiceState>, ServiceError> {
+        Ok(Some(ServiceState { exists: true, is_enabled: true, is_active: self.is_active }))
+    }
+
+    async fn start(&self) -> Result<(), ServiceError> {
+        self.calls.lock().unwrap().push("start");
+        if !self.refuses || self.calls.lock().unwrap().iter().filter(|call| **call == "start").count() > 1 {
+            return Ok(());
+        }
+        Err(ServiceError::Failed { arguments: "start kubelet.service".into(), complaint: "no".into() })
+    }
+
+    async fn stop(&self) -> Result<(), ServiceError> {
+        self.calls.lock().unwrap().push("stop");
+        Ok(())
+    }
+}
+
+struct Case {
+    _dir: tempfile::TempDir,
+    places: Places,
+}
+
+impl Case {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        Self { places: Places::new(dir.path(), false), _dir: dir }
+    }
+
+    fn plan(&self) -> Plan {
+        let file = |path: PathBuf, content: &str, is_secret| Step::Write(File { path, content: content.into(), is_secret });
+        let steps = vec![
+            Step::StopService,
+            file(self.places.bootstrap_conf(), "secret", true),
+            file(self.places.config(), "new", false),
+            Step::Remove(self.places.bootstrap_conf()),
+            Step::StartService,
+        ];
+        Plan { steps, warnings: Vec::new() }
+    }
+
+    fn journal(&self) -> Journal {
+        Journal::read(&self.places.journal()).unwrap().unwrap_or_else(|| Journal::new("https://a", Vec::new(), "n"))
+    }
+
+    async fn apply(&self, service: &Fake, interrupted: impl Future<Output = ()>) -> Result<(), ApplyError> {
+        let site = Site { places: &self.places, service, progress: &|_| {} };
+        apply(&self.plan(), self.journal(), &site, interrupted).await
+    }
+
+    /// All files below the root.
+    fn files(&self) -> Vec<PathBuf> {
+        fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() { walk(&path, found) } else { found.push(path) }
+            }
+        }
+        let mut found = Vec::new();
+        walk(self._dir.path(), &mut found);
+        found.sort();
+        found
+    }
+}
+
+#[tokio::test]
+async fn a_finished_join_leaves_its_files_and_the_list_of_them() {
+    let case = Case::new();
+    let service = Fake::default();
+    case.apply(&service, std::future::pending()).await.unwrap();
+    assert_eq!(case.files(), [case.places.config(), case.places.journal()]);
+    assert_eq!(*service.calls.lock().unwrap(), ["stop", "start"]);
+    let journal = case.journal();
+    assert_eq!(journal.state, State::Joined);
+    assert!(journal.files.iter().any(|entry| entry.path == case.places.config()));
+}
+
+#[tokio::test]
+async fn a_failed_step_leaves_the_machine_as_it_was() {
+    let case = Case::new();
+    let service = Fake { refuses: true, ..Fake::default() };
+    let error = case.apply(&service, std::future::pending()).await.unwrap_err();
+    assert!(error.to_string().contains("the machine is as it was before"), "{error}");
+    assert!(std::fs::read_dir(case._dir.path()).unwrap().next().is_none(), "directories too: {:?}", case.files());
+
+    // What was there before comes back, with its mode, and the service that ran runs again.
+    let case = Case::new();
+    std::fs::create_dir_all(case.places.cert_dir()).unwrap();
+    std::fs::write(case.places.config(), "old").unwrap();
+    let certificate = case.places.cert_dir().join("kubelet-client-2020.pem");
+    std::fs::write(&certificate, "theirs").unwrap();
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(case.places.config(), std::fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    let service = Fake { refuses: true, is_active: true, ..Fake::default() };
+    case.apply(&service, std::future::pending()).await.unwrap_err();
+    assert_eq!(case.files(), [case.places.config(), certificate]);
+    assert_eq!(std::fs::read_to_string(case.places.config()).unwrap(), "old");
+    assert_eq!(*service.calls.lock().unwrap(), ["stop", "start", "stop", "start"]);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(case.places.config()).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_join_is_taken_back() {
+    let case = Case::new();
+    let error = case.apply(&Fake::default(), std::future::ready(())).await;
+    // Which of the two is ready first is chance; both leave a machine that is whole.
+    match error {
+        Ok(()) => assert_eq!(case.journal().state, State::Joined),
+        Err(error) => {
+            assert!(matches!(error, ApplyError::Step { source: StepError::Interrupted, .. }), "{error}");
+            assert!(case.files().is_empty(), "{:?}", case.files());
+        }
+    }
+}
+
+/// A run that is killed has no chance to take anything back: the next one knows what was there before the first.
+#[tokio::test]
+async fn a_killed_join_can_be_finished_or_taken_back() {
+    for finishes in [true, false] {
+        let case = Case::new();
+        std::fs::create_dir_all(case.places.kubelet_dir()).unwrap();
+        std::fs::write(case.places.config(), "old").unwrap();
+        let first = Fake::default();
+        let site = Site { places: &case.places, service: &first, progress: &|_| {} };
+        let journal = begin(&case.plan(), case.journal(), &site).await.unwrap();
+        assert_eq!(journal.state, State::Joining);
+        for step in &case.plan().steps[..3] {
+            carry_out(step, &site).await.unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(case.places.config()).unwrap(), "new");
+
+        let service = Fake { refuses: !finishes, ..Fake::default() };
+        let done = case.apply(&service, std::future::pending()).await;
+        assert_eq!(done.is_ok(), finishes);
+        let expected = if finishes { "new" } else { "old" };
+        assert_eq!(std::fs::read_to_string(case.places.config()).unwrap(), expected);
+        assert!(!case.places.bootstrap_conf().exists());
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn secrets_are_for_root_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let case = Case::new();
+    std::fs::create_dir_all(case.places.config().parent().unwrap()).unwrap();
+    let path = case.places.config();
+    write(&File { path: path.clone(), content: "x".into(), is_secret: true }).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn health_is_an_answer_of_200() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/healthz", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for answer in ["HTTP/1.1 500 Internal Server Error\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nok"] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 256];
+            let _ = stream.read(&mut request).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    wait_healthy(&url, Duration::from_secs(10)).await.unwrap();
+    let error = wait_healthy(&url, Duration::from_millis(300)).await.unwrap_err();
+    assert!(error.to_string().contains("did not answer within"), "{error}");
+}
