@@ -3,6 +3,7 @@
 #[cfg(target_os = "linux")]
 pub mod control_plane;
 pub mod fabric;
+pub mod join;
 pub mod kube_proxy;
 pub mod kubelet;
 mod machine;

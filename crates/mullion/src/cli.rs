@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub mod fabric_cli;
+pub mod join_cli;
 pub mod policy_cli;
 
 /// Windows nodes for Kubernetes, in one binary.
@@ -16,11 +17,12 @@ pub struct Cli {
 }
 
 /// Groups of subcommands in `mullion --help`: clap has no headings for them.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Clusters", &["up", "down", "status", "logs", "support-bundle"]),
     ("Images", &["image", "template"]),
     ("Host Networking Service", &["hns"]),
     ("Nodes", &["node", "kubelet", "kube-proxy", "fabric", "policy"]),
+    ("Joining clusters", &["join", "leave", "reset", "token"]),
 ];
 
 /// What stands below the options.
@@ -71,6 +73,14 @@ pub enum Command {
     Policy(policy_cli::PolicyArgs),
     /// Inspect and check a Host Networking Service; inject faults into a simulated one
     Hns(crate::hns::HnsArgs),
+    /// Make this machine a node of a cluster, as kubeadm join does
+    Join(Box<join_cli::JoinArgs>),
+    /// Make this machine leave its cluster: Node, certificates, files
+    Leave(join_cli::LeaveArgs),
+    /// Remove what a join has written on this machine, without asking the cluster
+    Reset(join_cli::ResetArgs),
+    /// Make, list and delete the tokens with which machines join
+    Token(join_cli::TokenArgs),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Linux(crate::linux::cli::Command),

@@ -60,11 +60,17 @@ pub enum Code {
     Registry = 82,
     /// No node has the image.
     NoImage = 83,
+    /// The machine cannot join a cluster as it is (`join`).
+    Preflight = 84,
+    /// Who answered could not prove to be the cluster (`join`).
+    Untrusted = 85,
+    /// A Ready node has the name (`join`).
+    NameTaken = 86,
 }
 
 impl Code {
     #[cfg(any(target_os = "linux", test))]
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::Failure,
         Self::Usage,
         Self::Directory,
@@ -84,6 +90,9 @@ impl Code {
         Self::NoMatch,
         Self::Registry,
         Self::NoImage,
+        Self::Preflight,
+        Self::Untrusted,
+        Self::NameTaken,
     ];
 
     pub fn number(self) -> u8 {

@@ -59,6 +59,10 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::Fabric(args) => app::fabric::main(args),
         cli::Command::Policy(args) => app::policy::main(args),
+        cli::Command::Join(args) => app::join::join(*args),
+        cli::Command::Leave(args) => app::join::leave(&args),
+        cli::Command::Reset(args) => app::join::reset(&args),
+        cli::Command::Token(args) => app::join::token(args),
         cli::Command::Kubelet(args) => app::kubelet::main(args.flags),
         cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]

@@ -175,3 +175,31 @@ fn logs_say_why_there_are_no_lines() {
     let (code, message) = refusal(home.path(), &["logs", "lab", "--tail", "5", "--dir", dir]);
     assert_eq!((code, message.as_str()), (0, "lab logged nothing\n"));
 }
+
+#[test]
+fn a_join_that_cannot_work_changes_nothing() {
+    let home = home();
+    let root = home.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let rootfs = root.to_str().unwrap();
+    let (code, message) = refusal(home.path(), &["join", "--no-service", "--rootfs", rootfs]);
+    assert_eq!(code, 64, "{message}");
+    assert!(message.contains("no cluster is named: give HOST:PORT with --token"), "{message}");
+    let token = "abcdef.0123456789abcdef";
+    let (code, message) = refusal(home.path(), &["join", "10.0.0.2:6443", "--token", token, "--cri-socket=unix:///none", "--rootfs", rootfs]);
+    assert_eq!(code, 64, "{message}");
+    assert!(message.contains("no --discovery-token-ca-cert-hash") && !message.contains(token), "{message}");
+    // A runtime that does not answer is a finding; nobody is asked for the cluster then.
+    let join =
+        ["join", "127.0.0.1:1", "--token", token, "--discovery-token-unsafe-skip-ca-verification", "--cri-socket=unix:///none", "--no-service"];
+    let (code, message) = refusal(home.path(), &[&join[..], &["--node-name=n", "--rootfs", rootfs]].concat());
+    assert_eq!(code, 84, "{message}");
+    assert!(message.contains("[ERROR CRI]: ") && message.contains("--ignore-preflight-errors="), "{message}");
+    let (code, message) = refusal(home.path(), &["reset", "--no-service", "--rootfs", rootfs]);
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("no join of mullion has written anything here"), "{message}");
+    assert!(fs::read_dir(&root).unwrap().next().is_none());
+    let output = run(home.path(), &["token", "generate"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.trim().len() == 23 && text.as_bytes()[6] == b'.', "{text}");
+}

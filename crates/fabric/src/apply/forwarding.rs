@@ -35,6 +35,14 @@ pub fn ensure(desired: &[Masquerade]) -> Result<(), LinuxError> {
     Nft::open().and_then(|nft| Engine::new(nft).reconcile(tables)).map(drop).map_err(LinuxError::Masquerade)
 }
 
+/// Removes the tables of both families.
+///
+/// # Errors
+/// The kernel refused it.
+pub fn cleanup() -> Result<(), NftError> {
+    Engine::new(Nft::open()?).delete([Family::Ip, Family::Ip6].map(|family| Table::new(family, TABLE)))
+}
+
 /// The table of one family.
 fn table(pods: IpNet, cluster: IpNet) -> Desired {
     let family = if pods.addr().is_ipv4() { Family::Ip } else { Family::Ip6 };

@@ -1,0 +1,252 @@
+//! Wiring of `mullion join`, `leave`, `reset` and `token`.
+
+mod network;
+mod token;
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use join::config::{self, JoinConfiguration};
+use join::drain::{self, Options};
+use join::journal::Journal;
+use join::plan::{PlanError, Step};
+use join::preflight::Finding;
+use join::removal::{self, NothingToRemove};
+use join::run::{JoinError, Outcome, Request};
+use join::service::{Service, Systemd, Unmanaged};
+use join::settings::Flags;
+use join::{Places, Settings, apply, observe};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::machine;
+use super::node::VERSION;
+use crate::cli::join_cli::{HostArgs, JoinArgs, LeaveArgs, ResetArgs, Secret};
+use crate::exit::{Code, Failure};
+
+pub use token::main as token;
+
+/// Logs say only what is wrong: the steps are the command's output.
+fn begin() -> Result<tokio::runtime::Runtime> {
+    crate::init_logs_with("warn", None);
+    crate::agent_runtime()
+}
+
+/// `mullion join`.
+pub fn join(args: JoinArgs) -> Result<(), Failure> {
+    let runtime = begin()?;
+    let (host, as_json) = (args.host.clone(), args.output.is_some());
+    check_services(&host)?;
+    let settings = settings(args)?;
+    let places = Places::of_machine(host.rootfs.as_deref());
+    let done = if host.no_service {
+        runtime.block_on(run(&settings, &places, &Unmanaged, as_json))
+    } else {
+        runtime.block_on(run(&settings, &places, &Systemd::default(), as_json))
+    };
+    let outcome = done.map_err(|error| Failure::new(code(&error), error))?;
+    report(&outcome, &settings, &places, &host, as_json);
+    Ok(())
+}
+
+async fn run(settings: &Settings, places: &Places, service: &impl Service, as_json: bool) -> Result<Outcome, JoinError> {
+    let report = |finding: &Finding| eprintln!("  {finding}");
+    let progress = |step: &Step| {
+        if !as_json {
+            println!("{}", step.text(places));
+        }
+    };
+    let agent = VERSION.parse().map_err(|error| JoinError::Cluster(join::discovery::ClusterError::Version(error)))?;
+    let request = Request { settings, places, service, agent, report: &report, progress: &progress };
+    join::run::run(&request, crate::end_requested()).await
+}
+
+/// Services are systemd's so far.
+fn check_services(host: &HostArgs) -> Result<(), Failure> {
+    if cfg!(windows) && !host.no_service {
+        return Err(Failure::new(
+            Code::Usage,
+            anyhow!("services of Windows are not controlled yet: give --no-service, and start the node agent yourself"),
+        ));
+    }
+    Ok(())
+}
+
+/// Flags and file together.
+fn settings(args: JoinArgs) -> Result<Settings, Failure> {
+    let usage = |error: anyhow::Error| Failure::new(Code::Usage, error);
+    let config = args.config.as_deref().map(read_config).transpose().map_err(usage)?.unwrap_or_default();
+    let text = |secret: Option<Secret>| secret.map(|secret| secret.0);
+    let flags = Flags {
+        endpoint: args.endpoint,
+        token: text(args.token),
+        discovery_token: text(args.discovery_token),
+        ca_cert_hashes: args.discovery_token_ca_cert_hash,
+        is_unpinned: args.discovery_token_unsafe_skip_ca_verification,
+        discovery_file: args.discovery_file,
+        tls_bootstrap_token: text(args.tls_bootstrap_token),
+        node_name: args.node_name,
+        cri_socket: args.cri_socket,
+        ignore_preflight_errors: args.ignore_preflight_errors,
+        skip_phases: args.skip_phases,
+        dry_run: args.dry_run,
+    };
+    Settings::new(flags.merged_into(config), &observe::machine(machine::host_name())).map_err(|error| usage(error.into()))
+}
+
+fn read_config(path: &Path) -> Result<JoinConfiguration> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).and_then(|file| file.take(config::LARGEST as u64 + 1).read_to_end(&mut bytes));
+    file.with_context(|| format!("cannot read the configuration {}", path.display()))?;
+    let read = config::parse(&host::decode_text(&bytes)).with_context(|| format!("cannot use the configuration {}", path.display()));
+    let (config, others) = read?;
+    for other in others {
+        eprintln!("mullion: {other} in {} has no effect: join reads JoinConfiguration alone", path.display());
+    }
+    Ok(config)
+}
+
+fn code(error: &JoinError) -> Code {
+    match error {
+        JoinError::Preflight(_) => Code::Preflight,
+        JoinError::Discovery(error) if error.is_distrust() => Code::Untrusted,
+        JoinError::Plan(PlanError::NameTaken { .. }) => Code::NameTaken,
+        _ => Code::Failure,
+    }
+}
+
+fn report(outcome: &Outcome, settings: &Settings, places: &Places, host: &HostArgs, as_json: bool) {
+    if as_json {
+        println!("{:#}", document(outcome, settings, places));
+        return;
+    }
+    for warning in &outcome.plan.warnings {
+        eprintln!("mullion: kubelet-config: {warning}");
+    }
+    if !outcome.is_done {
+        print!("{}", outcome.plan.text(places));
+    } else if host.no_service {
+        let shown = |path: std::path::PathBuf| path.display().to_string();
+        println!("This machine has the identity of node {:?} in {}.", settings.node_name, outcome.server);
+        println!("Start its node agent: mullion kubelet --kubeconfig={} --config={}", shown(places.kubelet_conf()), shown(places.config()));
+        println!("with the flags in {}.", shown(places.flags_env()));
+    } else {
+        println!("This machine is node {:?} of {}.", settings.node_name, outcome.server);
+    }
+}
+
+fn document(outcome: &Outcome, settings: &Settings, places: &Places) -> Value {
+    let steps: Vec<Value> = outcome.plan.steps.iter().map(|step| step.json(places)).collect();
+    json!({
+        "node": settings.node_name, "server": outcome.server, "joined": outcome.is_done,
+        "findings": outcome.findings, "warnings": outcome.plan.warnings, "steps": steps,
+    })
+}
+
+/// `mullion reset`.
+pub fn reset(args: &ResetArgs) -> Result<(), Failure> {
+    let runtime = begin()?;
+    let removal = Removal { host: &args.host, is_forced: args.force, is_dry_run: args.dry_run, node: None };
+    runtime.block_on(removal.run(None)).map_err(Failure::from)
+}
+
+/// `mullion leave`.
+pub fn leave(args: &LeaveArgs) -> Result<(), Failure> {
+    let runtime = begin()?;
+    runtime.block_on(leave_cluster(args)).map_err(Failure::from)
+}
+
+async fn leave_cluster(args: &LeaveArgs) -> Result<()> {
+    let places = Places::of_machine(args.host.rootfs.as_deref());
+    let journal = Journal::read(&places.journal())?.ok_or(NothingToRemove)?;
+    let node = journal.node_name.as_str();
+    let removal = Removal { host: &args.host, is_forced: false, is_dry_run: args.dry_run, node: Some(node) };
+    if args.dry_run {
+        if args.drain {
+            println!("evict the pods of Node {node:?}");
+        }
+        return removal.run(None).await;
+    }
+    let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| places.kubelet_conf());
+    let client = cluster::client_from_kubeconfig(&kubeconfig).await.context("cannot reach the cluster; mullion reset leaves it without")?;
+    if !may_delete(&client, node).await? {
+        bail!(
+            "cannot delete Node {node:?} with the credentials in {}: give --kubeconfig of an administrator, or run kubectl delete node {node} and \
+             mullion reset",
+            kubeconfig.display()
+        );
+    }
+    if args.drain {
+        println!("evict the pods of Node {node:?}");
+        let options = Options { is_forced: args.force, deletes_empty_dir_data: args.delete_emptydir_data };
+        drain::drain(&client, node, options, args.drain_timeout.0).await?;
+    }
+    removal.run(Some(client)).await
+}
+
+/// Asked before anything is done: a node may not delete itself by default.
+async fn may_delete(client: &Client, node: &str) -> Result<bool> {
+    let attributes = ResourceAttributes {
+        resource: Some("nodes".to_owned()),
+        verb: Some("delete".to_owned()),
+        name: Some(node.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..SelfSubjectAccessReviewSpec::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let answer = Api::<SelfSubjectAccessReview>::all(client.clone()).create(&PostParams::default(), &review).await;
+    let answer = answer.with_context(|| format!("cannot ask whether Node {node:?} may be deleted"))?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+/// What `reset` and `leave` have in common.
+struct Removal<'a> {
+    host: &'a HostArgs,
+    is_forced: bool,
+    is_dry_run: bool,
+    /// The Node that is to be deleted.
+    node: Option<&'a str>,
+}
+
+impl Removal<'_> {
+    async fn run(&self, client: Option<Client>) -> Result<()> {
+        if self.host.no_service || cfg!(windows) { self.run_with(&Unmanaged, client).await } else { self.run_with(&Systemd::default(), client).await }
+    }
+
+    async fn run_with(&self, service: &impl Service, client: Option<Client>) -> Result<()> {
+        let places = Places::of_machine(self.host.rootfs.as_deref());
+        let journal = Journal::read(&places.journal())?;
+        let present =
+            removal::known_files(&places).into_iter().chain(journal.iter().flat_map(|journal| journal.files.iter().map(|file| file.path.clone())));
+        let present = present.filter(|path| path.exists()).collect();
+        let state = service.state().await?;
+        let steps = removal::plan(&removal::Inputs {
+            places: &places,
+            journal: journal.as_ref(),
+            present: &present,
+            has_service: state.is_some_and(|state| state.exists),
+            delete_node: self.node,
+            is_forced: self.is_forced,
+        })?;
+        // Another root has another network.
+        let has_network = self.host.rootfs.is_none();
+        for step in &steps {
+            println!("{}", step.text(&places));
+        }
+        if has_network {
+            println!("{}", network::TEXT);
+        }
+        if self.is_dry_run {
+            return Ok(());
+        }
+        let site = apply::Site { places: &places, service, progress: &|_| {} };
+        removal::apply(&steps, journal.as_ref(), &site, client).await?;
+        if has_network { network::clean() } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;
