@@ -84,7 +84,7 @@ impl Client {
         let (commands, received) = mpsc::channel(QUEUE);
         let (publish, state) = watch::channel(State::default());
         let database = config.wants.database.clone();
-        let run = Run { config, commands: received, state: publish, answers: HashMap::new(), next_ticket: 0 };
+        let run = Run { config, commands: received, state: publish, answers: HashMap::new(), next_ticket: 0, gave_up: false };
         tokio::spawn(run.forever());
         Self { database, commands, state }
     }
@@ -157,6 +157,8 @@ struct Run {
     state: watch::Sender<State>,
     answers: HashMap<Ticket, oneshot::Sender<Result<Vec<Outcome>, Error>>>,
     next_ticket: Ticket,
+    /// Whether this side closed the last connection, which would be of no more use at once.
+    gave_up: bool,
 }
 
 /// The client was dropped.
@@ -172,7 +174,8 @@ impl Run {
             next = (next + 1) % self.config.remotes.len();
             let mut session = Session::new(self.config.wants.clone(), std::mem::take(&mut memory));
             let ended = self.connection(&remote, &mut session).await;
-            if session.is_ready() {
+            let gave_up = std::mem::take(&mut self.gave_up);
+            if session.is_ready() && !gave_up {
                 backoff.reset();
             }
             memory = session.into_memory();
@@ -317,7 +320,10 @@ impl Run {
                         let _ = answer.send(result.map_err(Error::from));
                     }
                 }
-                Output::Close(problem) => closed = closed.or(Some(problem.to_report_string())),
+                Output::Close(problem) => {
+                    self.gave_up = true;
+                    closed = closed.or(Some(problem.to_report_string()));
+                }
             }
         }
         if closed.is_none() && !bytes.is_empty() {

@@ -79,7 +79,7 @@ pub struct Wants {
     pub database: String,
     /// The tables and columns that are replicated and written.
     pub uses: &'static [TableUse],
-    /// A lock that is held as long as the connection, one client at a time.
+    /// A lock that is held as long as the connection, one client at a time. Its name has letters, digits and underscores alone.
     pub lock: Option<String>,
     /// Whether a server is given up that is not the leader of its cluster.
     pub leader_only: bool,

@@ -1,0 +1,82 @@
+//! The tables and columns that are used, of OVN's northbound database and of Open vSwitch's own.
+
+use ovsdb::{AtomType, ColumnUse, TableUse};
+
+/// OVN's northbound database.
+pub const NORTHBOUND: &str = "OVN_Northbound";
+/// Open vSwitch's database of one host.
+pub const LOCAL: &str = "Open_vSwitch";
+
+const fn text(name: &'static str) -> ColumnUse {
+    ColumnUse::required(name, AtomType::String)
+}
+
+const fn refs(name: &'static str) -> ColumnUse {
+    ColumnUse::required(name, AtomType::Uuid)
+}
+
+const fn number(name: &'static str) -> ColumnUse {
+    ColumnUse::required(name, AtomType::Integer)
+}
+
+const IDS: ColumnUse = ColumnUse::texts("external_ids");
+
+const fn table(name: &'static str, columns: &'static [ColumnUse]) -> TableUse {
+    TableUse { name, required: true, columns }
+}
+
+/// What is used of the northbound database.
+pub const NORTHBOUND_USES: &[TableUse] = &[
+    table("NB_Global", &[number("nb_cfg"), number("sb_cfg"), number("hv_cfg")]),
+    table("Logical_Switch", &[text("name"), refs("ports"), refs("load_balancer"), ColumnUse::texts("other_config"), IDS]),
+    table(
+        "Logical_Switch_Port",
+        &[
+            text("name"),
+            text("type"),
+            ColumnUse::texts("options"),
+            text("addresses"),
+            ColumnUse::optional("dynamic_addresses", AtomType::String),
+            ColumnUse::optional("up", AtomType::Boolean),
+            IDS,
+        ],
+    ),
+    table(
+        "Logical_Router",
+        &[text("name"), refs("ports"), refs("static_routes"), refs("nat"), refs("load_balancer"), ColumnUse::texts("options"), IDS],
+    ),
+    table("Logical_Router_Port", &[text("name"), text("mac"), text("networks"), IDS]),
+    table("Logical_Router_Static_Route", &[text("ip_prefix"), text("nexthop"), text("policy"), text("output_port"), IDS]),
+    table("NAT", &[text("type"), text("external_ip"), text("logical_ip"), IDS]),
+    table("Load_Balancer", &[text("name"), ColumnUse::texts("vips"), text("protocol"), IDS]),
+];
+
+/// What is used of Open vSwitch's database.
+pub const LOCAL_USES: &[TableUse] = &[
+    table("Open_vSwitch", &[refs("bridges"), number("next_cfg"), number("cur_cfg"), IDS]),
+    table("Bridge", &[text("name"), refs("ports"), text("fail_mode"), text("datapath_type"), ColumnUse::texts("other_config"), IDS]),
+    table("Port", &[text("name"), refs("interfaces"), IDS]),
+    table(
+        "Interface",
+        &[
+            text("name"),
+            text("type"),
+            ColumnUse::texts("options"),
+            text("mac_in_use"),
+            ColumnUse::optional("mtu_request", AtomType::Integer),
+            ColumnUse::optional("error", AtomType::String),
+            IDS,
+        ],
+    ),
+];
+
+/// By which columns of which tables rows are held, which vanish without: table, table of the holder, column.
+pub(crate) const HELD: &[(&str, &str, &str)] = &[
+    ("Logical_Switch_Port", "Logical_Switch", "ports"),
+    ("Logical_Router_Port", "Logical_Router", "ports"),
+    ("Logical_Router_Static_Route", "Logical_Router", "static_routes"),
+    ("NAT", "Logical_Router", "nat"),
+    ("Bridge", "Open_vSwitch", "bridges"),
+    ("Port", "Bridge", "ports"),
+    ("Interface", "Port", "interfaces"),
+];

@@ -1,0 +1,198 @@
+//! The watcher: pods and Services of the cluster → logical ports, annotations and load balancers.
+//!
+//! Level-triggered: whatever changes, in the cluster or in the database, the whole plan is made again; at rest it is empty and nothing is
+//! written. Several watchers may run: the database's lock lets one of them write.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backoff::Backoff;
+use cluster::{ApiServer, Informer, Key, Selection};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use ovsdb::session::Wants;
+use ovsdb::{Client, Error, Lock, Replica, State};
+use serde_json::{Map, Value, json};
+use thiserror_ext::AsReport as _;
+
+use crate::cluster_rows::{PodRow, ServiceRow, SliceRow};
+use crate::rows::{Plan, Want, plan};
+use crate::schema::{NORTHBOUND, NORTHBOUND_USES};
+use crate::{pods, services};
+
+/// The lock of the northbound database that a writing watcher holds, and the owner of its rows.
+pub const LOCK: &str = "mullion_ovn_watcher";
+const SCOPE: &str = "watcher";
+/// How many pods are annotated at a time.
+const PATCHES: usize = 16;
+/// Delays after a failure.
+const DELAYS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(15));
+/// Changes that come together are one pass.
+const GATHER: Duration = Duration::from_millis(10);
+
+/// What the watcher keeps of the database.
+#[must_use]
+pub fn wants() -> Wants {
+    Wants { database: NORTHBOUND.to_owned(), uses: NORTHBOUND_USES, lock: Some(LOCK.to_owned()), leader_only: true }
+}
+
+/// The watcher's settings.
+pub struct Config {
+    /// The cluster.
+    pub client: cluster::Client,
+    /// The northbound database: servers and TLS; what is wanted of it is [`wants`].
+    pub northbound: ovsdb::Config,
+    /// A pass at least this often.
+    pub full_pass: Duration,
+}
+
+struct Watcher {
+    client: cluster::Client,
+    pods: Informer<PodRow>,
+    services: Informer<ServiceRow>,
+    slices: Informer<SliceRow>,
+    northbound: Client,
+    /// Problems that were reported, so that each is reported once.
+    reported: String,
+}
+
+/// Watches until `shutdown` completes. What was written stays.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
+    let Config { client, northbound, full_pass } = config;
+    let api = ApiServer::default();
+    let all = || Selection::all().of(&api);
+    let headless = "!service.kubernetes.io/headless";
+    let watcher = Watcher {
+        pods: Informer::start(Api::<Pod>::all(client.clone()), all(), PodRow::of),
+        services: Informer::start(Api::<Service>::all(client.clone()), all(), ServiceRow::of),
+        slices: Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::labels(headless).of(&api), SliceRow::of),
+        northbound: Client::start(northbound),
+        client,
+        reported: String::new(),
+    };
+    tokio::select! {
+        () = watcher.forever(full_pass) => {}
+        () = shutdown => {}
+    }
+}
+
+/// What the watcher wants of the database.
+#[must_use]
+pub fn desired(replica: &Replica, pods: &[(Key, Arc<PodRow>)], services: &[(Key, Arc<ServiceRow>)], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Want> {
+    let mut wants: Vec<Want> = pods.iter().map(|(key, row)| pods::port(key, row)).collect();
+    wants.extend(services::balancers(replica, services, slices));
+    wants
+}
+
+impl Watcher {
+    async fn forever(mut self, full_pass: Duration) {
+        self.pods.synced().await;
+        self.services.synced().await;
+        self.slices.synced().await;
+        let (mut pods, mut services, mut slices) = (self.pods.changed(), self.services.changed(), self.slices.changed());
+        let mut backoff = Backoff::new(DELAYS.0, DELAYS.1);
+        loop {
+            pods.mark_unchanged();
+            services.mark_unchanged();
+            slices.mark_unchanged();
+            let wait = if self.pass().await {
+                backoff.reset();
+                full_pass
+            } else {
+                backoff.next_delay()
+            };
+            tokio::select! {
+                // None of these ends while the watcher has its informers.
+                _ = pods.changed() => {}
+                _ = services.changed() => {}
+                _ = slices.changed() => {}
+                () = self.northbound.changed() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    /// One pass; false if it has to be tried again soon.
+    async fn pass(&mut self) -> bool {
+        let state = self.northbound.state();
+        if !state.connected || state.lock != Lock::Held {
+            self.report(&waiting(&state));
+            return true;
+        }
+        let pods = self.pods.snapshot();
+        let wants = desired(&state.replica, &pods, &self.services.snapshot(), &self.slices.snapshot());
+        let plan = plan(&state.replica, SCOPE, &wants);
+        let written = self.write(&plan).await;
+        self.annotate(&pods).await && written
+    }
+
+    /// Logs what is wrong, once.
+    fn report(&mut self, text: &str) {
+        if self.reported != text {
+            if !text.is_empty() {
+                tracing::warn!("{text}");
+            }
+            text.clone_into(&mut self.reported);
+        }
+    }
+
+    async fn write(&mut self, plan: &Plan) -> bool {
+        let mut problems = String::new();
+        for problem in &plan.problems {
+            let _ = write!(problems, "{}{problem}", if problems.is_empty() { "" } else { "; " });
+        }
+        self.report(&problems);
+        if plan.is_empty() {
+            return true;
+        }
+        tracing::debug!("writing the northbound database:\n{plan}");
+        match self.northbound.transact(plan.transaction(Some(LOCK))).await {
+            Ok(_) => true,
+            // Another client was first: its change wakes the watcher, or has already.
+            Err(Error::Refused(refused)) if refused.is_outdated() || refused.is_not_owner() => {
+                tracing::debug!(%refused, "the rows have changed");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(error = %error.as_report(), "the northbound database was not written");
+                false
+            }
+        }
+    }
+
+    /// Annotates pods to whose ports OVN has given addresses.
+    async fn annotate(&self, pods: &[(Key, Arc<PodRow>)]) -> bool {
+        let replica = self.northbound.state().replica;
+        let missing = pods::missing_annotations(&replica, pods.iter().map(|(key, row)| (key, &**row)));
+        let patches: Vec<_> = missing.into_iter().map(|(key, annotations)| patch(self.client.clone(), key, annotations)).collect();
+        futures::stream::iter(patches).buffer_unordered(PATCHES).all(std::future::ready).await
+    }
+}
+
+/// Annotates a pod; false if it has to be tried again. A pod that is gone needs nothing.
+async fn patch(client: cluster::Client, key: Key, annotations: [(&'static str, String); 2]) -> bool {
+    let annotations: Map<String, Value> = annotations.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    let api = Api::<Pod>::namespaced(client, &key.ns);
+    match api.patch_metadata(&key.name, &PatchParams::default(), &patch).await {
+        Ok(_) => true,
+        Err(error) if cluster::is_not_found(&error) => true,
+        Err(error) => {
+            tracing::warn!(pod = %key, error = %error.as_report(), "the pod was not annotated");
+            false
+        }
+    }
+}
+
+fn waiting(state: &State) -> String {
+    match &state.problem {
+        _ if state.connected => String::new(),
+        Some(problem) => format!("there is no connection to the northbound database: {problem}"),
+        None => String::new(),
+    }
+}

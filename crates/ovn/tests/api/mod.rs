@@ -1,0 +1,111 @@
+//! An API server with pods, Services and EndpointSlices of namespace `default`, which keeps the annotations of pods.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde_json::{Value, json};
+use test_lab::api::{Reply, Seen, end_of_list, event, fake_client};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+const KINDS: [(&str, &str, &str, &str); 3] = [
+    ("pods", "/api/v1/pods", "v1", "Pod"),
+    ("services", "/api/v1/services", "v1", "Service"),
+    ("endpointslices", "/apis/discovery.k8s.io/v1/endpointslices", "discovery.k8s.io/v1", "EndpointSlice"),
+];
+
+#[derive(Default)]
+struct State {
+    /// By plural and name.
+    objects: BTreeMap<&'static str, BTreeMap<String, Value>>,
+    watches: Vec<(&'static str, UnboundedSender<Value>)>,
+    patches: usize,
+}
+
+/// Clones are the same server.
+#[derive(Clone, Default)]
+pub struct Api(Arc<Mutex<State>>);
+
+impl Api {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    pub fn client(&self) -> kube::Client {
+        let api = self.clone();
+        fake_client(move |seen| api.answer(seen))
+    }
+
+    fn answer(&self, seen: &Seen) -> Reply {
+        if seen.method == "PATCH" {
+            return self.patch(seen);
+        }
+        let Some((plural, _, version, kind)) = KINDS.iter().find(|(_, path, ..)| *path == seen.path) else {
+            return Reply::status(404, "there is no such resource");
+        };
+        let (sender, lines) = unbounded_channel();
+        let mut state = self.state();
+        for object in state.objects.get(plural).into_iter().flat_map(BTreeMap::values) {
+            sender.send(event("ADDED", object.clone())).unwrap();
+        }
+        sender.send(end_of_list(version, kind, "1")).unwrap();
+        state.watches.push((plural, sender));
+        Reply::live(lines)
+    }
+
+    fn patch(&self, seen: &Seen) -> Reply {
+        let name = seen.path.strip_prefix("/api/v1/namespaces/default/pods/").unwrap();
+        let found = self.state().objects.get("pods").and_then(|pods| pods.get(name)).cloned();
+        let Some(mut pod) = found else { return Reply::status(404, "gone") };
+        for (key, value) in seen.body["metadata"]["annotations"].as_object().unwrap() {
+            pod["metadata"]["annotations"][key] = value.clone();
+        }
+        let metadata = pod["metadata"].clone();
+        self.put("pods", name, pod);
+        self.state().patches += 1;
+        Reply::json(200, json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}))
+    }
+
+    fn put(&self, plural: &'static str, name: &str, object: Value) {
+        let mut state = self.state();
+        let known = state.objects.entry(plural).or_default().insert(name.to_owned(), object.clone());
+        let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
+        state.watches.retain(|(of, sender)| *of != plural || sender.send(event(kind, object.clone())).is_ok());
+    }
+
+    pub fn remove(&self, plural: &'static str, name: &str) {
+        let mut state = self.state();
+        let object = state.objects.get_mut(plural).unwrap().remove(name).unwrap();
+        state.watches.retain(|(of, sender)| *of != plural || sender.send(event("DELETED", object.clone())).is_ok());
+    }
+
+    pub fn pod(&self, name: &str, node: &str) {
+        let metadata = json!({"name": name, "namespace": "default", "resourceVersion": "1"});
+        let spec = json!({"nodeName": node, "containers": []});
+        self.put("pods", name, json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}));
+    }
+
+    pub fn service(&self, name: &str, ip: &str, port: u16, node_port: u16) {
+        let metadata = json!({"name": name, "namespace": "default", "resourceVersion": "1"});
+        let spec = json!({"clusterIP": ip, "clusterIPs": [ip], "ports": [{"name": "http", "port": port, "nodePort": node_port}]});
+        self.put("services", name, json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}));
+    }
+
+    pub fn slice(&self, service: &str, addresses: &[&str], port: u16) {
+        let labels = json!({"kubernetes.io/service-name": service});
+        let metadata = json!({"name": service, "namespace": "default", "resourceVersion": "1", "labels": labels});
+        let endpoints: Vec<Value> = addresses.iter().map(|address| json!({"addresses": [address]})).collect();
+        let ports = json!([{"name": "http", "port": port, "protocol": "TCP"}]);
+        let object = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4",
+            "endpoints": endpoints, "ports": ports});
+        self.put("endpointslices", service, object);
+    }
+
+    pub fn annotation(&self, pod: &str, key: &str) -> Option<String> {
+        self.state().objects.get("pods")?.get(pod)?["metadata"]["annotations"][key].as_str().map(str::to_owned)
+    }
+
+    /// How many times a pod was written.
+    pub fn patches(&self) -> usize {
+        self.state().patches
+    }
+}

@@ -1,0 +1,210 @@
+//! The rows and the watcher against OVN's own databases and `ovn-northd`.
+#![cfg(target_os = "linux")]
+
+mod api;
+mod central;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use api::Api;
+use central::{Central, LIMIT, apply};
+use ipnet::Ipv4Net;
+use ovn::rows::Ref;
+use ovn::topology::{self, Gateway};
+use ovn::watcher;
+use ovsdb::{Client, Config, Datum, Replica, Uuid};
+use serde_json::json;
+use test_lab::until_async;
+
+fn net(text: &str) -> Ipv4Net {
+    text.parse().unwrap()
+}
+
+fn gateway() -> Gateway {
+    Gateway {
+        node: "gw".into(),
+        cluster_subnet: net("192.168.0.0/16"),
+        physical_ip: net("10.240.0.1/24"),
+        interface: "eth1".into(),
+        mac: "02:00:00:00:00:01".into(),
+        next_hop: "10.240.0.254".parse().unwrap(),
+        rampout: vec![net("192.168.2.0/24")],
+        chassis: "chassis-gw".into(),
+    }
+}
+
+/// A master, two nodes and a gateway.
+async fn build(client: &Client) {
+    apply(client, "master/cp", |replica| topology::master(replica, "cp")).await;
+    for (node, subnet, mac) in [("lin01", "192.168.1.0/24", "0a:00:00:00:00:01"), ("win01", "192.168.2.0/24", "0a:00:00:00:00:02")] {
+        apply(client, &topology::node_scope(node), |replica| topology::node(replica, node, net(subnet), mac)).await;
+    }
+    apply(client, "gateway/gw", |replica| topology::gateway(replica, &gateway()).unwrap()).await;
+}
+
+/// All rows without UUIDs: rows by what they are called, each with what it holds.
+fn dump(replica: &Replica) -> String {
+    const TABLES: [&str; 7] =
+        ["Logical_Router", "Logical_Router_Port", "Logical_Router_Static_Route", "NAT", "Logical_Switch", "Logical_Switch_Port", "Load_Balancer"];
+    // Written by northd: they come when they come.
+    const OTHERS: [&str; 2] = ["up", "dynamic_addresses"];
+    let label = |uuid: Uuid| {
+        let row = TABLES.iter().find_map(|table| replica.table(table).get(uuid)).unwrap();
+        match (row.text("name"), row.entry("external_ids", "mullion.io/key")) {
+            ("", Some(key)) => key.to_owned(),
+            ("", None) => row.get("external_ids").unwrap().pairs().find(|(key, _)| !key.contains("owner")).unwrap().0.to_owned(),
+            (name, _) => name.to_owned(),
+        }
+    };
+    let mut text = String::new();
+    for table in TABLES {
+        let mut rows: Vec<String> = Vec::new();
+        for (uuid, row) in replica.table(table).rows() {
+            let mut line = format!("{table} {}\n", label(uuid));
+            for (name, value) in row.columns().filter(|(name, value)| *name != "name" && !value.is_empty() && !OTHERS.contains(name)) {
+                let mut held: Vec<String> = value.uuids().map(label).collect();
+                held.sort();
+                let value = if held.is_empty() { value.to_string() } else { held.join(", ") };
+                writeln!(line, "    {name}: {value}").unwrap();
+            }
+            rows.push(line);
+        }
+        rows.sort();
+        text.extend(rows);
+    }
+    text
+}
+
+#[tokio::test]
+async fn masters_nodes_and_gateways_write_the_rows_of_upstream() {
+    let central = Central::new(&[]);
+    let client = central.client().await;
+    build(&client).await;
+    let built = client.state().replica;
+    insta::assert_snapshot!(dump(&built));
+    // What drifts is repaired, and nothing else is touched.
+    central.nbctl(&["lsp-del", "stor-lin01"]);
+    central.nbctl(&["lr-route-del", "GR_gw", "0.0.0.0/0"]);
+    central.nbctl(&["ls-add", "foreign"]);
+    central.nbctl(&["lsp-add", "lin01", "foreign-port"]);
+    central.nbctl(&["set", "Logical_Router", "GR_gw", "external_ids:physical_ip=1.2.3.4", "external_ids:theirs=kept"]);
+    client.when(LIMIT, |state| Ref::named("Logical_Switch_Port", "foreign-port").find(&state.replica).is_some()).await.unwrap();
+    client
+        .when(LIMIT, |state| Ref::named("Logical_Router", "GR_gw").find(&state.replica).unwrap().1.entry("external_ids", "theirs").is_some())
+        .await
+        .unwrap();
+    build(&client).await;
+    let repaired = client.state().replica;
+    assert!(Ref::named("Logical_Switch", "foreign").find(&repaired).is_some());
+    let (_, router) = Ref::named("Logical_Router", "GR_gw").find(&repaired).unwrap();
+    assert_eq!((router.entry("external_ids", "physical_ip"), router.entry("external_ids", "theirs")), (Some("10.240.0.1"), Some("kept")));
+    // A node that goes takes what is its own with it.
+    for scope in ["node/lin01", "gateway/gw"] {
+        apply(&client, scope, |_| Vec::new()).await;
+    }
+    let left = dump(&client.state().replica);
+    assert!(!left.contains("lin01") && !left.contains("GR_gw") && left.contains("win01") && left.contains("Logical_Switch foreign"), "{left}");
+}
+
+fn watching(central: &Central, api: &Api) -> tokio::task::JoinHandle<()> {
+    let northbound = Config { wants: watcher::wants(), ..central.config() };
+    let config = watcher::Config { client: api.client(), northbound, full_pass: Duration::from_secs(600) };
+    tokio::spawn(watcher::run(config, std::future::pending()))
+}
+
+fn vips(replica: &Replica, key: &str, value: &str) -> Datum {
+    Ref::external("Load_Balancer", key, value).find(replica).unwrap().1.get("vips").unwrap().clone()
+}
+
+async fn annotated(api: &Api, pod: &str) -> serde_json::Value {
+    let text = until_async(format!("the annotation of {pod}"), || std::future::ready(api.annotation(pod, "ovn"))).await;
+    serde_json::from_str(&text).unwrap()
+}
+
+#[tokio::test]
+async fn the_watcher_gives_pods_ports_and_services_addresses() {
+    let mut central = Central::new(&[]);
+    let client = central.client().await;
+    build(&client).await;
+    // What an earlier run left, and what is not ours.
+    central.nbctl(&[
+        "--",
+        "lsp-add",
+        "lin01",
+        "default_gone",
+        "--",
+        "set",
+        "Logical_Switch_Port",
+        "default_gone",
+        "external_ids:pod=true",
+        "external_ids:\"mullion.io/owner\"=watcher",
+    ]);
+    central.nbctl(&["lsp-add", "lin01", "default_theirs"]);
+    let api = Api::default();
+    api.pod("web", "lin01");
+    api.pod("theirs", "lin01");
+    let watcher = watching(&central, &api);
+    let web = annotated(&api, "web").await;
+    assert_eq!((&web["gateway_ip"], web["ip_address"].as_str().unwrap().starts_with("192.168.1.")), (&json!("192.168.1.1"), true), "{web}");
+    assert!(web["ip_address"].as_str().unwrap().ends_with("/24"));
+    let today: serde_json::Value = serde_json::from_str(&api.annotation("web", "k8s.ovn.org/pod-networks").unwrap()).unwrap();
+    assert_eq!(today["default"]["mac_address"], web["mac_address"]);
+    let replica = client.when(LIMIT, |state| Ref::named("Logical_Switch_Port", "default_gone").find(&state.replica).is_none()).await.unwrap().replica;
+    let (_, port) = Ref::named("Logical_Switch_Port", "default_web").find(&replica).unwrap();
+    assert_eq!((port.entry("external_ids", "namespace"), port.entry("external_ids", "pod")), (Some("default"), Some("true")));
+    let (_, theirs) = Ref::named("Logical_Switch_Port", "default_theirs").find(&replica).unwrap();
+    assert!(theirs.get("external_ids").unwrap().is_empty(), "a port of somebody else stays as it is");
+    // Services.
+    api.service("web", "10.96.0.10", 80, 30080);
+    api.slice("web", &["192.168.1.3", "192.168.1.4"], 8080);
+    let backends = "192.168.1.3:8080,192.168.1.4:8080";
+    client.when(LIMIT, |state| vips(&state.replica, "k8s-cluster-lb-tcp", "yes") == Datum::map([("10.96.0.10:80", backends)])).await.unwrap();
+    client.when(LIMIT, |state| vips(&state.replica, "TCP_lb_gateway_router", "GR_gw") == Datum::map([("10.240.0.1:30080", backends)])).await.unwrap();
+    api.slice("web", &["192.168.1.3"], 8081);
+    client
+        .when(LIMIT, |state| vips(&state.replica, "k8s-cluster-lb-tcp", "yes") == Datum::map([("10.96.0.10:80", "192.168.1.3:8081")]))
+        .await
+        .unwrap();
+    // A pod on another node under the same name has another port; one that is gone has none.
+    api.remove("pods", "web");
+    client.when(LIMIT, |state| Ref::named("Logical_Switch_Port", "default_web").find(&state.replica).is_none()).await.unwrap();
+    api.pod("web", "win01");
+    assert!(annotated(&api, "web").await["ip_address"].as_str().unwrap().starts_with("192.168.2."));
+    // The database ends and comes back: what changed meanwhile is written then, and nothing is doubled.
+    central.end("nb");
+    api.pod("late", "win01");
+    api.remove("services", "web");
+    central.start_database("nb", &[]);
+    annotated(&api, "late").await;
+    client.when(LIMIT, |state| state.connected && vips(&state.replica, "k8s-cluster-lb-tcp", "yes").is_empty()).await.unwrap();
+    let ports = client.state().replica.table("Logical_Switch_Port").rows().filter(|(_, row)| row.text("name") == "default_web").count();
+    assert_eq!(ports, 1);
+    watcher.abort();
+}
+
+#[tokio::test]
+async fn one_of_two_watchers_writes_and_the_other_takes_over() {
+    let central = Central::new(&[]);
+    let client = central.client().await;
+    build(&client).await;
+    let api = Api::default();
+    api.pod("first", "lin01");
+    let one = watching(&central, &api);
+    annotated(&api, "first").await;
+    // The other one has the same view of the cluster, and waits.
+    let other = watching(&central, &api);
+    api.pod("second", "lin01");
+    annotated(&api, "second").await;
+    one.abort();
+    api.pod("third", "win01");
+    annotated(&api, "third").await;
+    // At rest nothing is written.
+    let state = client.state();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let later = client.state();
+    assert_eq!(dump(&state.replica), dump(&later.replica));
+    let patches = api.patches();
+    assert_eq!(patches, 3, "each pod was annotated once");
+    other.abort();
+}
