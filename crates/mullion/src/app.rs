@@ -8,6 +8,7 @@ pub mod kube_proxy;
 pub mod kubelet;
 mod machine;
 pub mod node;
+pub mod ovn;
 pub mod policy;
 #[cfg(any(windows, test))]
 mod preshutdown;

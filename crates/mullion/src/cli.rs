@@ -6,6 +6,7 @@ use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub mod fabric_cli;
 pub mod join_cli;
+pub mod ovn_cli;
 pub mod policy_cli;
 
 /// Windows nodes for Kubernetes, in one binary.
@@ -21,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Clusters", &["up", "down", "status", "logs", "support-bundle"]),
     ("Images", &["image", "template"]),
     ("Host Networking Service", &["hns"]),
-    ("Nodes", &["node", "kubelet", "kube-proxy", "fabric", "policy"]),
+    ("Nodes", &["node", "kubelet", "kube-proxy", "fabric", "ovn", "policy"]),
     ("Joining clusters", &["join", "leave", "reset", "token"]),
 ];
 
@@ -69,6 +70,8 @@ pub enum Command {
     KubeProxy(UpstreamArgs),
     /// Print the routes of the pod network, or keep them on a router
     Fabric(fabric_cli::FabricArgs),
+    /// Set up a pod network on OVN, and keep its ports and load balancers
+    Ovn(ovn_cli::OvnArgs),
     /// Say which network policy decides about a connection, or put the policies of one node into effect
     Policy(policy_cli::PolicyArgs),
     /// Inspect and check a Host Networking Service; inject faults into a simulated one

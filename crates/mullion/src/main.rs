@@ -30,6 +30,9 @@ fn main() -> ExitCode {
     if app::kube_proxy::is_own_name(name) {
         return exit::report(app::kube_proxy::main(args), false);
     }
+    if app::ovn::is_own_name(name) {
+        return app::ovn::main_by_name(name);
+    }
     if app::kubelet::is_own_name(name) {
         return exit::report(app::kubelet::main(args), false);
     }
@@ -58,6 +61,7 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
         },
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::Fabric(args) => app::fabric::main(args),
+        cli::Command::Ovn(args) => app::ovn::main(args),
         cli::Command::Policy(args) => app::policy::main(args),
         cli::Command::Join(args) => app::join::join(*args),
         cli::Command::Leave(args) => app::join::leave(&args),

@@ -1,4 +1,5 @@
 //! An API server with pods, Services and EndpointSlices of namespace `default`, which keeps the annotations of pods.
+#![allow(dead_code, reason = "each suite uses its part")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,0 +1,153 @@
+//! Wiring of `mullion ovn`, also called `ovn-k8s-overlay` and `ovn-k8s-watcher`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use clap::Parser;
+use ovn::init::{self, Databases, GatewaySettings, InitError, Node, Report, TlsConfig};
+use ovn::watcher;
+use ovsdb::TlsFiles;
+
+use crate::cli::ovn_cli::{
+    DatabaseArgs, GatewayArgs, InitCommand, MasterArgs, MinionArgs, Overlay, OvnArgs, OvnCommand, RemoveArgs, Watcher, WatcherArgs,
+};
+use crate::exit::{self, Code, Failure};
+use crate::log_file::LogFile;
+
+fn own_name(name: &str) -> &str {
+    name.strip_suffix(".exe").unwrap_or(name)
+}
+
+/// Whether a program of that name is this one.
+pub fn is_own_name(name: &str) -> bool {
+    matches!(own_name(name), "ovn-k8s-overlay" | "ovn-k8s-watcher")
+}
+
+/// Runs the program of that name with the process's arguments.
+pub fn main_by_name(name: &str) -> ExitCode {
+    fn run<P: Parser>(then: impl FnOnce(P) -> Result<(), Failure>) -> ExitCode {
+        match P::try_parse() {
+            Ok(parsed) => exit::report(then(parsed), false),
+            Err(error) => exit::report_usage(&error, false),
+        }
+    }
+    match own_name(name) {
+        "ovn-k8s-watcher" => run(|program: Watcher| watch(program.args)),
+        _ => run(|program: Overlay| set_up(program.command)),
+    }
+}
+
+/// Runs the subcommand.
+pub fn main(args: OvnArgs) -> Result<(), Failure> {
+    match args.command {
+        OvnCommand::Init(command) => set_up(command),
+        OvnCommand::Watcher(args) => watch(args),
+        OvnCommand::Remove(RemoveArgs { node_name, databases }) => {
+            let databases = databases_of(&databases)?;
+            report(crate::agent_runtime()?.block_on(init::remove(&databases, &node_name)))
+        }
+    }
+}
+
+fn tls(key: &Option<PathBuf>, certificate: &Option<PathBuf>, authority: &Option<PathBuf>) -> Result<Option<Arc<TlsConfig>>> {
+    let (Some(private_key), Some(certificate), Some(ca_cert)) = (key.clone(), certificate.clone(), authority.clone()) else { return Ok(None) };
+    Ok(Some(ovsdb::client_config(&TlsFiles { private_key, certificate, ca_cert })?))
+}
+
+fn usage<E: Into<anyhow::Error>>(error: E) -> Failure {
+    Failure::new(Code::Usage, error)
+}
+
+fn databases_of(args: &DatabaseArgs) -> Result<Databases, Failure> {
+    Ok(Databases {
+        northbound: args.ovn_nb.as_deref().map(ovsdb::remotes).transpose().map_err(usage)?,
+        local: ovsdb::remotes(&args.ovs).map_err(usage)?,
+        tls: tls(&args.private_key, &args.certificate, &args.ca_cert)?,
+        limit: Duration::from_secs(args.timeout),
+        dry_run: args.dry_run,
+    })
+}
+
+fn report(done: Result<Report, InitError>) -> Result<(), Failure> {
+    match done {
+        Ok(report) => {
+            print!("{report}");
+            Ok(())
+        }
+        Err(error @ InitError::Setting(_)) => Err(usage(error)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn set_up(command: InitCommand) -> Result<(), Failure> {
+    let runtime = crate::agent_runtime()?;
+    match command {
+        InitCommand::MasterInit(MasterArgs { cluster_ip_subnet, master_switch_subnet, node_name, databases }) => {
+            let node = Node { name: node_name, cluster_subnet: cluster_ip_subnet, subnet: master_switch_subnet };
+            report(runtime.block_on(init::master(&databases_of(&databases)?, &node)))
+        }
+        InitCommand::MinionInit(MinionArgs { cluster_ip_subnet, minion_switch_subnet, node_name, databases }) => {
+            let node = Node { name: node_name, cluster_subnet: cluster_ip_subnet, subnet: minion_switch_subnet };
+            report(runtime.block_on(init::minion(&databases_of(&databases)?, &node)))
+        }
+        InitCommand::GatewayInit(args) => {
+            let databases = databases_of(&args.databases)?;
+            report(runtime.block_on(init::gateway(&databases, &gateway_settings(args)?)))
+        }
+    }
+}
+
+fn gateway_settings(args: GatewayArgs) -> Result<GatewaySettings> {
+    let interface = match (args.physical_interface, args.bridge_interface) {
+        (Some(name), _) => (name, false),
+        (None, Some(name)) => (name, true),
+        (None, None) => return Err(anyhow!("give --physical-interface or --bridge-interface")),
+    };
+    Ok(GatewaySettings {
+        node: args.node_name,
+        cluster_subnet: args.cluster_ip_subnet,
+        physical_ip: args.physical_ip,
+        interface,
+        next_hop: args.default_gw,
+        rampout: args.rampout_ip_subnets,
+    })
+}
+
+fn watch(args: WatcherArgs) -> Result<(), Failure> {
+    if args.detach {
+        return Err(usage(anyhow!("--detach is not supported: leave it out, and let a service manager such as systemd keep the watcher running")));
+    }
+    let remotes = ovsdb::remotes(&args.ovn_nb).map_err(usage)?;
+    let tls = tls(&args.private_key, &args.certificate, &args.ca_cert)?;
+    let open = |path: PathBuf| LogFile::open(path.clone()).with_context(|| format!("--log-file: {} cannot be opened", path.display()));
+    crate::init_logs_with("info", args.log_file.map(open).transpose()?);
+    if let Some(path) = &args.pidfile {
+        std::fs::write(path, format!("{}\n", std::process::id())).with_context(|| format!("--pidfile: {} cannot be written", path.display()))?;
+    }
+    let northbound = ovsdb::Config { tls, ..ovsdb::Config::new(remotes, watcher::wants()) };
+    let full_pass = Duration::from_secs(args.full_pass);
+    let done = crate::run_agent(async {
+        cluster::install_crypto_provider();
+        let client = cluster::client_from_kubeconfig(args.kubeconfig.as_ref()).await?;
+        watcher::run(watcher::Config { client, northbound, full_pass }, crate::end_requested()).await;
+        Ok(())
+    });
+    if let Some(path) = &args.pidfile {
+        let _ = std::fs::remove_file(path);
+    }
+    done.map_err(Failure::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_2017_are_ours() {
+        assert!(is_own_name("ovn-k8s-overlay") && is_own_name("ovn-k8s-watcher.exe"));
+        assert!(!is_own_name("ovn-k8s-gateway-helper") && !is_own_name("mullion"));
+    }
+}
