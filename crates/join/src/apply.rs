@@ -20,8 +20,8 @@ use crate::places::Places;
 use crate::plan::{CRI_SOCKET, File, Plan, Step};
 use crate::service::{Service, ServiceError};
 
-/// What the names of the agent's client certificates and of its unfinished key begin with.
-pub(crate) const CERTIFICATES: &str = "kubelet-client";
+/// What the names of the agent's certificates, keys and of its unfinished key begin with.
+const CERTIFICATES: [&str; 4] = ["kubelet-client", "kubelet-server", "kubelet.crt", "kubelet.key"];
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
@@ -119,9 +119,8 @@ async fn begin<S: Service>(plan: &Plan, mut journal: Journal, site: &Site<'_, S>
     let parents = paths.iter().filter_map(|path| path.parent()).map(Path::to_owned);
     let wanted: BTreeSet<PathBuf> = parents.chain([places.kubelet_dir(), places.manifests()]).collect();
     for directory in wanted {
-        for made in make_directory(&directory).map_err(|source| ApplyError::Directory { path: directory.clone(), source })? {
-            journal.directories.push(made);
-        }
+        let made = make_directory(&directory).map_err(|source| ApplyError::Directory { path: directory.clone(), source })?;
+        journal.directories.extend(made.into_iter().filter(|made| places.is_below_root(made)));
     }
     if !places.cert_dir().exists() {
         // Made with the certificate.
@@ -143,11 +142,11 @@ fn make_directory(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// Names of the agent's client certificates in a directory.
+/// Names of the agent's certificates in a directory.
 pub(crate) fn certificates(dir: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter(|name| name.starts_with(CERTIFICATES)).collect()
+    names.filter(|name| CERTIFICATES.iter().any(|start| name.starts_with(start))).collect()
 }
 
 async fn carry_out<S: Service>(step: &Step, site: &Site<'_, S>) -> Result<(), StepError> {

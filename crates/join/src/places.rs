@@ -43,6 +43,12 @@ impl Places {
         if self.is_windows { format!(r"C:\{}", below.replace('/', r"\")) } else { format!("/{below}") }
     }
 
+    /// Whether a path is below the root.
+    #[must_use]
+    pub fn is_below_root(&self, path: &Path) -> bool {
+        path != self.root && path.starts_with(&self.root)
+    }
+
     /// The node's kubeconfig.
     #[must_use]
     pub fn kubelet_conf(&self) -> PathBuf {

@@ -151,15 +151,31 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Plan, PlanError> {
     Ok(Plan { steps, warnings: config.warnings })
 }
 
+/// The flags in a text of `kubeadm-flags.env`; none when there are none.
+#[must_use]
+pub fn flags(text: &str) -> Option<String> {
+    let quoted = text.trim().strip_prefix("KUBELET_KUBEADM_ARGS=")?.strip_prefix('"')?.strip_suffix('"')?;
+    (!quoted.is_empty()).then(|| quoted.replace("\\\"", "\"").replace(r"\\", r"\"))
+}
+
 /// Checks that no other join was begun or finished here.
 fn check_earlier(inputs: &Inputs<'_>) -> Result<(), PlanError> {
     let Some(journal) = inputs.journal else { return Ok(()) };
+    check_joined(journal)?;
     let (server, name) = (journal.server.clone(), journal.node_name.clone());
-    if journal.state == State::Joined {
-        return Err(PlanError::Joined { server, name });
-    }
     let is_same = journal.authority == inputs.authority && name == inputs.settings.node_name;
     if is_same { Ok(()) } else { Err(PlanError::OtherJoin { server, name }) }
+}
+
+/// Checks that no join was finished here.
+///
+/// # Errors
+/// [`PlanError::Joined`].
+pub fn check_joined(journal: &Journal) -> Result<(), PlanError> {
+    match journal.state {
+        State::Joined => Err(PlanError::Joined { server: journal.server.clone(), name: journal.node_name.clone() }),
+        State::Joining => Ok(()),
+    }
 }
 
 impl Step {

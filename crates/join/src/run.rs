@@ -88,6 +88,8 @@ struct Prepared {
 async fn prepare<S: Service>(request: &Request<'_, S>) -> Result<Prepared, JoinError> {
     let Request { settings, places, service, .. } = *request;
     let journal = Journal::read(&places.journal())?;
+    // Said before the findings that follow from it.
+    journal.as_ref().map_or(Ok(()), plan::check_joined)?;
     let mut findings = Vec::new();
     let mut judge = |found: Vec<Finding>| {
         let judged = preflight::judge(found, &settings.ignored);

@@ -69,6 +69,24 @@ async fn answers_are_bounded() {
     assert!(matches!(fetch_info(&client).await, Err(FetchError::Document(_))));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_text_at_a_url_is_read_only_from_whom_tls_proves() {
+    cluster::install_crypto_provider();
+    let (dir, keys) = (tempfile::tempdir().unwrap(), test_lab::server::Keys::new());
+    let config = keys.config(dir.path().to_owned());
+    let url = format!("https://{}/healthz", std::net::SocketAddr::from(config.advertise));
+    let server = apiserver::start(config).await.unwrap();
+    assert_eq!(fetch_text(&url, Some(keys.ca.cert_pem())).await.unwrap(), "ok");
+    let missing = url.replace("/healthz", "/none?a=b");
+    assert!(matches!(fetch_text(&missing, Some(keys.ca.cert_pem())).await, Err(FetchError::Status(_))));
+    // The system's authorities, and another one's, do not know this server.
+    let other = pki::Ca::generate("other", Duration::from_secs(86_400)).unwrap();
+    for authority in [None, Some(other.cert_pem())] {
+        assert!(matches!(fetch_text(&url, authority).await, Err(FetchError::Request(_))));
+    }
+    server.shutdown().await;
+}
+
 #[test]
 fn a_servers_kubeconfig_names_no_files_of_this_machine() {
     let text = "clusters: [{name: '', cluster: {server: 'https://a', certificate-authority: /etc/shadow}}]";

@@ -160,6 +160,13 @@ fn names_of_ready_nodes_and_other_joins_are_refused() {
 }
 
 #[test]
+fn flags_are_read_as_they_were_written() {
+    assert_eq!(flags("KUBELET_KUBEADM_ARGS=\"\"\n"), None);
+    assert_eq!(flags("KUBELET_KUBEADM_ARGS=\"--v=2 --root-dir=C:\\\\k\"\n").as_deref(), Some(r"--v=2 --root-dir=C:\k"));
+    assert_eq!(flags("OTHER=\"x\""), None);
+}
+
+#[test]
 fn windows_has_the_same_places_on_drive_c() {
     let case = Case { places: Places::new(Path::new("/r"), true), ..Case::new() };
     let lines = case.lines();
