@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use join::config::{self, JoinConfiguration};
 use join::drain::{self, Options};
 use join::journal::Journal;
-use join::plan::{PlanError, Step};
+use join::plan::{self, PlanError, Step};
 use join::preflight::Finding;
 use join::removal::{self, NothingToRemove};
 use join::run::{JoinError, Outcome, Request};
@@ -28,9 +28,10 @@ use crate::exit::{Code, Failure};
 
 pub use token::main as token;
 
-/// Logs say only what is wrong: the steps are the command's output.
+/// Logs say only what is wrong: the steps are the command's output. The client would warn of the one request without TLS checks, whose
+/// answer discovery checks itself.
 fn begin() -> Result<tokio::runtime::Runtime> {
-    crate::init_logs_with("warn", None);
+    crate::init_logs_with("warn,kube_client=error", None);
     crate::agent_runtime()
 }
 
@@ -131,8 +132,9 @@ fn report(outcome: &Outcome, settings: &Settings, places: &Places, host: &HostAr
     } else if host.no_service {
         let shown = |path: std::path::PathBuf| path.display().to_string();
         println!("This machine has the identity of node {:?} in {}.", settings.node_name, outcome.server);
-        println!("Start its node agent: mullion kubelet --kubeconfig={} --config={}", shown(places.kubelet_conf()), shown(places.config()));
-        println!("with the flags in {}.", shown(places.flags_env()));
+        let own = std::fs::read_to_string(places.flags_env()).ok().and_then(|text| plan::flags(&text).map(|flags| format!(" {flags}")));
+        let (kubeconfig, config) = (shown(places.kubelet_conf()), shown(places.config()));
+        println!("Start its node agent: mullion kubelet --kubeconfig={kubeconfig} --config={config}{}", own.unwrap_or_default());
     } else {
         println!("This machine is node {:?} of {}.", settings.node_name, outcome.server);
     }

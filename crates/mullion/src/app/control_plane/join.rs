@@ -19,6 +19,8 @@ use crate::linux::cli::ControlPlaneArgs;
 /// The group of the tokens that `kubeadm token create` makes.
 const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
 pub(super) const NODES: &str = "system:nodes";
+/// The group of the administrator's certificate that kubeadm makes.
+const ADMINISTRATORS: &str = "kubeadm:cluster-admins";
 pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Publishes everything at once, so that the disk is waited for once or twice; what is there already is brought up to date.
@@ -76,6 +78,7 @@ fn objects(args: &ControlPlaneArgs, ca_pem: &str) -> Vec<(ApiResource, Value)> {
         ("kubeadm:get-nodes", "kubeadm:get-nodes", JOINING),
         ("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", JOINING),
         ("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", NODES),
+        ("kubeadm:cluster-admins", "cluster-admin", ADMINISTRATORS),
     ] {
         let role = json!({"apiGroup": RBAC, "kind": "ClusterRole", "name": role});
         let binding = json!({"metadata": {"name": name}, "roleRef": role, "subjects": [group(subject)]});
@@ -160,6 +163,7 @@ pub(super) mod tests {
         assert_eq!(rights("RoleBinding", "kubeadm:bootstrap-signer-clusterinfo").1, ["system:anonymous"]);
         assert_eq!(rights("RoleBinding", "kubeadm:kubelet-config").1, [NODES, JOINING]);
         assert_eq!(rights("ClusterRoleBinding", "kubeadm:kubelet-bootstrap"), ("system:node-bootstrapper", vec![JOINING]));
+        assert_eq!(rights("ClusterRoleBinding", "kubeadm:cluster-admins"), ("cluster-admin", vec![ADMINISTRATORS]));
         let rotation = rights("ClusterRoleBinding", "kubeadm:node-autoapprove-certificate-rotation");
         assert_eq!(rotation, ("system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", vec![NODES]));
     }

@@ -73,7 +73,7 @@ async fn a_machine_joins_with_what_is_published() {
         load_balancer_cidr: None,
     };
     tokio::spawn(controllers::run(admin.clone(), controllers, shutdown.clone()));
-    let authority = std::sync::Arc::new(pki::Ca::from_pem(keys.ca.cert_pem(), &keys.ca.key_pem()).unwrap());
+    let authority = Arc::new(pki::Ca::from_pem(keys.ca.cert_pem(), &keys.ca.key_pem()).unwrap());
     tokio::spawn(controllers::run_certificates(admin.clone(), api, authority, shutdown.clone()));
 
     let token = BootstrapToken::random().unwrap();
