@@ -15,7 +15,7 @@ use central::{Central, LIMIT, run, start};
 use ipnet::Ipv4Net;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
-use ovn::init::{self, Databases, Node};
+use ovn::init::{self, Databases, GatewaySettings, Node};
 use ovn::watcher;
 use ovsdb::Config;
 use test_lab::net::{Lan, greet, greeting, set_up};
@@ -145,6 +145,22 @@ fn address(api: &Api, pod: &str) -> String {
     network["ip_address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
+/// Runs the watcher until the test ends.
+fn watch(central: &Central, api: &Api) {
+    let (api, northbound) = (api.clone(), Config { wants: watcher::wants(), ..central.config() });
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let config = watcher::Config { client: api.client(), northbound, full_pass: Duration::from_secs(600) };
+            watcher::run(config, std::future::pending()).await;
+        });
+    });
+}
+
+fn node(name: &str, subnet: &str) -> Node {
+    Node { name: name.into(), cluster_subnet: net("192.168.0.0/16"), subnet: net(subnet) }
+}
+
 fn net(text: &str) -> Ipv4Net {
     text.parse().unwrap()
 }
@@ -152,9 +168,8 @@ fn net(text: &str) -> Ipv4Net {
 #[test]
 fn pods_of_two_hosts_reach_each_other_and_a_service() {
     in_lab("pods_of_two_hosts_reach_each_other_and_a_service", || {
-        let (central, lan) = (Central::new(&[]), Lan::new());
+        let (mut central, lan) = (Central::new(&[]), Lan::new());
         let hosts = [Host::new(&central, &lan, "cp", "10.240.0.11"), Host::new(&central, &lan, "lin01", "10.240.0.12")];
-        let node = |name: &str, subnet| Node { name: name.into(), cluster_subnet: net("192.168.0.0/16"), subnet: net(subnet) };
         let master = node("cp", "192.168.1.0/24");
         let report = hosts[0].init(async |databases| init::master(databases, &master).await).unwrap().to_string();
         assert!(
@@ -169,14 +184,7 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
         let api = Api::default();
         api.pod("one", "cp");
         api.pod("two", "lin01");
-        let (watched, northbound) = (api.clone(), Config { wants: watcher::wants(), ..central.config() });
-        std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let config = watcher::Config { client: watched.client(), northbound, full_pass: Duration::from_secs(600) };
-                watcher::run(config, std::future::pending()).await;
-            });
-        });
+        watch(&central, &api);
         let (one, two) = (hosts[0].pod(&api, "one"), hosts[1].pod(&api, "two"));
         let (first, second) = (address(&api, "one"), address(&api, "two"));
         assert!(first.starts_with("192.168.1.") && second.starts_with("192.168.2."), "{first} {second}");
@@ -195,12 +203,67 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
             Ok(text) if text == expected => Ok(()),
             other => Err(format!("{other:?}")),
         });
-        // Established and new connections go on while northd is away.
-        let mut central = central;
+        // Connections go on while northd is away.
         central.end("northd");
         assert_eq!(greeting(&one, "10.96.0.10:80", PATIENCE).unwrap(), expected);
         for host in &hosts {
             assert!(host.vsctl(&["list-ports", "br-int"]).contains(&format!("k8s-{}", host.name)));
         }
+    });
+}
+
+/// The outside: a host behind the gateway's second network card, which knows no pod.
+fn outside(gateway: &Host) -> NetNs {
+    let ns = NetNs::new_anonymous().unwrap();
+    let near = Rtnl::open_in(&gateway.ns).unwrap();
+    near.add_veth("eth1", "eth0", Some(&ns)).unwrap();
+    set_up(&near, "eth1", &["203.0.113.1/24"]);
+    set_up(&Rtnl::open_in(&ns).unwrap(), "eth0", &["203.0.113.254/24"]);
+    no_offload(&ns, "eth0");
+    no_offload(&gateway.ns, "eth1");
+    ns
+}
+
+#[test]
+fn a_gateway_leads_out_and_node_ports_lead_in() {
+    in_lab("a_gateway_leads_out_and_node_ports_lead_in", || {
+        let (central, lan) = (Central::new(&[]), Lan::new());
+        let hosts = [Host::new(&central, &lan, "cp", "10.240.0.11"), Host::new(&central, &lan, "gw", "10.240.0.12")];
+        let outside = outside(&hosts[1]);
+        let settings = GatewaySettings {
+            node: "gw".into(),
+            cluster_subnet: net("192.168.0.0/16"),
+            physical_ip: net("203.0.113.1/24"),
+            interface: ("eth1".into(), false),
+            next_hop: "203.0.113.254".parse().unwrap(),
+            rampout: Vec::new(),
+        };
+        // Before its cluster there is nothing that could hold a gateway.
+        let early = hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap_err().to_string();
+        assert!(early.contains("there is no Logical_Switch join"), "{early}");
+        let master = node("cp", "192.168.1.0/24");
+        hosts[0].init(async |databases| init::master(databases, &master).await).unwrap();
+        hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap();
+        let again = hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap().to_string();
+        assert_eq!(again, "Open_vSwitch: nothing to do\nOVN_Northbound: nothing to do\n");
+        let api = Api::default();
+        api.pod("web", "cp");
+        watch(&central, &api);
+        let web = hosts[0].pod(&api, "web");
+        let address = address(&api, "web");
+        // Out: the outside sees the gateway's address alone.
+        until("a ping to the outside", || ping(&web, "203.0.113.254", 56));
+        greet(&outside, "203.0.113.254:7", |peer| format!("hello {peer}"));
+        assert_eq!(greeting(&web, "203.0.113.254:7", PATIENCE).unwrap(), "hello 203.0.113.1");
+        // In: by a NodePort, whose backends answer by way of the gateway.
+        greet(&web, &format!("{address}:8080"), |_| "web".to_owned());
+        api.service("web", "10.96.0.10", 80, 30080);
+        api.slice("web", &[&address], 8080);
+        until("the NodePort", || match greeting(&outside, "203.0.113.1:30080", PATIENCE) {
+            Ok(text) if text == "web" => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        api.remove("services", "web");
+        until("the end of the NodePort", || greeting(&outside, "203.0.113.1:30080", Duration::from_millis(300)).is_err());
     });
 }
