@@ -252,8 +252,10 @@ pub(crate) async fn undo<S: Service>(journal: &Journal, site: &Site<'_, S>) -> V
             problems.push(format!("{what}: {reason}"));
         }
     };
-    // The agent must not write its files again.
-    note("the service".to_owned(), site.service.stop().await.map_err(|error| error.to_report_string()));
+    // The agent must not write its files again. A service that there is not cannot be stopped, and was not started.
+    if site.service.state().await.ok().flatten().is_some_and(|state| state.exists) {
+        note("the service".to_owned(), site.service.stop().await.map_err(|error| error.to_report_string()));
+    }
     for name in certificates(&places.cert_dir()).iter().filter(|name| !journal.foreign_certificates.contains(*name)) {
         let path = places.cert_dir().join(name);
         note(places.shown(&path), remove(&path).map_err(|error| error.to_string()));

@@ -18,7 +18,7 @@ const MOST: u64 = 16 << 10;
 /// Why a service could not be controlled.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    #[error("cannot run {program:?} {arguments}: is this machine run by systemd? --no-service joins without it")]
+    #[error("cannot run {program:?} {arguments}: is this machine run by systemd? --no-service does without it")]
     Start {
         program: PathBuf,
         arguments: String,
@@ -150,13 +150,34 @@ mod tests {
         }
     }
 
+    /// A program in the place of systemctl that writes down what it is asked.
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn systemd_reads_its_units_before_it_starts_one() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let (program, log) = (dir.path().join("systemctl"), dir.path().join("log"));
+        let text = format!("#!/bin/sh\necho \"$@\" >> {}\necho LoadState=loaded\necho ActiveState=active\n", log.display());
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let service = Systemd { program };
+        let state = service.state().await.unwrap().unwrap();
+        assert!(state.exists && state.is_active && !state.is_enabled);
+        service.start().await.unwrap();
+        service.stop().await.unwrap();
+        let asked = std::fs::read_to_string(log).unwrap();
+        let asked: Vec<&str> = asked.lines().collect();
+        let show = "show --property=LoadState,ActiveState,UnitFileState kubelet.service";
+        assert_eq!(asked, [show, "daemon-reload", "start kubelet.service", "stop kubelet.service"]);
+    }
+
     #[cfg(unix)]
     #[tokio::test]
     async fn a_missing_systemctl_says_what_to_do() {
         use thiserror_ext::AsReport as _;
         let service = Systemd { program: "/nonexistent/systemctl".into() };
         let error = service.state().await.unwrap_err().to_report_string();
-        assert!(error.contains("--no-service joins without it"), "{error}");
+        assert!(error.contains("--no-service does without it"), "{error}");
         // A program that fails: its complaint is the reason.
         let error = Systemd { program: "/bin/false".into() }.start().await.unwrap_err();
         assert!(matches!(error, ServiceError::Failed { .. }), "{error}");

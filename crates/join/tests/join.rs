@@ -347,6 +347,20 @@ async fn a_join_that_is_killed_at_any_step_is_finished_by_the_next_run() {
     }
 }
 
+/// Nobody approves the request: the control plane's controllers are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_never_comes_leaves_nothing() {
+    let (cluster, root) = (Cluster::start().await, tempfile::tempdir().unwrap());
+    let (places, mut settings) = (Places::new(root.path(), false), settings(cluster.flags(&cluster.token().await)));
+    // The token is signed for by then.
+    join(&Settings { is_dry_run: true, ..settings.clone() }, &places, &Unmanaged).await.unwrap();
+    cluster.shutdown.cancel();
+    settings.tls_bootstrap_timeout = Duration::from_secs(2);
+    let error = join(&settings, &places, &Unmanaged).await.unwrap_err().to_report_string();
+    assert!(error.contains("the machine is as it was before") && error.contains("no certificate came within 2s"), "{error}");
+    assert!(files(root.path()).is_empty(), "{:?}", files(root.path()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_a_ready_node_has_is_refused() {
     let (cluster, root) = (Cluster::start().await, tempfile::tempdir().unwrap());

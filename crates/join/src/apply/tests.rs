@@ -9,11 +9,12 @@ struct Fake {
     calls: Mutex<Vec<&'static str>>,
     is_active: bool,
     refuses: bool,
+    is_missing: bool,
 }
 
 impl Service for Fake {
     async fn state(&self) -> Result<Option<ServiceState>, ServiceError> {
-        Ok(Some(ServiceState { exists: true, is_enabled: true, is_active: self.is_active }))
+        Ok(Some(ServiceState { exists: !self.is_missing, is_enabled: true, is_active: self.is_active }))
     }
 
     async fn start(&self) -> Result<(), ServiceError> {
@@ -26,6 +27,9 @@ impl Service for Fake {
 
     async fn stop(&self) -> Result<(), ServiceError> {
         self.calls.lock().unwrap().push("stop");
+        if self.is_missing && self.calls.lock().unwrap().len() > 1 {
+            return Err(ServiceError::Failed { arguments: "stop kubelet.service".into(), complaint: "Unit kubelet.service not loaded.".into() });
+        }
         Ok(())
     }
 }
@@ -118,6 +122,16 @@ async fn a_failed_step_leaves_the_machine_as_it_was() {
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(std::fs::metadata(case.places.config()).unwrap().permissions().mode() & 0o777, 0o640);
     }
+}
+
+/// Its absence was ignored in preflight.
+#[tokio::test]
+async fn a_service_that_there_is_not_is_no_problem_of_the_way_back() {
+    let case = Case::new();
+    let service = Fake { refuses: true, is_missing: true, ..Fake::default() };
+    let error = case.apply(&service, std::future::pending()).await.unwrap_err();
+    assert!(error.to_string().contains("the machine is as it was before"), "{error}");
+    assert_eq!(*service.calls.lock().unwrap(), ["stop", "start"], "those of the plan alone");
 }
 
 #[tokio::test]
