@@ -65,6 +65,7 @@ pub const LOCAL_USES: &[TableUse] = &[
             text("mac_in_use"),
             ColumnUse::optional("mtu_request", AtomType::Integer),
             ColumnUse::optional("error", AtomType::String),
+            ColumnUse::optional("ofport", AtomType::Integer),
             IDS,
         ],
     ),

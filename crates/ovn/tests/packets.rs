@@ -15,6 +15,7 @@ use central::{Central, LIMIT, run, start};
 use ipnet::Ipv4Net;
 use linux_sys::netlink::{Route, Rtnl};
 use linux_sys::ns::{NetNs, in_lab};
+use ovn::helper;
 use ovn::init::{self, Databases, GatewaySettings, Node};
 use ovn::watcher;
 use ovsdb::Config;
@@ -226,44 +227,100 @@ fn outside(gateway: &Host) -> NetNs {
 
 #[test]
 fn a_gateway_leads_out_and_node_ports_lead_in() {
-    in_lab("a_gateway_leads_out_and_node_ports_lead_in", || {
-        let (central, lan) = (Central::new(&[]), Lan::new());
-        let hosts = [Host::new(&central, &lan, "cp", "10.240.0.11"), Host::new(&central, &lan, "gw", "10.240.0.12")];
-        let outside = outside(&hosts[1]);
-        let settings = GatewaySettings {
-            node: "gw".into(),
-            cluster_subnet: net("192.168.0.0/16"),
-            physical_ip: net("203.0.113.1/24"),
-            interface: ("eth1".into(), false),
-            next_hop: "203.0.113.254".parse().unwrap(),
-            rampout: Vec::new(),
-        };
-        // Before its cluster there is nothing that could hold a gateway.
-        let early = hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap_err().to_string();
-        assert!(early.contains("there is no Logical_Switch join"), "{early}");
-        let master = node("cp", "192.168.1.0/24");
-        hosts[0].init(async |databases| init::master(databases, &master).await).unwrap();
-        hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap();
-        let again = hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap().to_string();
-        assert_eq!(again, "Open_vSwitch: nothing to do\nOVN_Northbound: nothing to do\n");
-        let api = Api::default();
-        api.pod("web", "cp");
-        watch(&central, &api);
-        let web = hosts[0].pod(&api, "web");
-        let address = address(&api, "web");
-        // Out: the outside sees the gateway's address alone.
-        until("a ping to the outside", || ping(&web, "203.0.113.254", 56));
-        greet(&outside, "203.0.113.254:7", |peer| format!("hello {peer}"));
-        assert_eq!(greeting(&web, "203.0.113.254:7", PATIENCE).unwrap(), "hello 203.0.113.1");
-        // In: by a NodePort, whose backends answer by way of the gateway.
-        greet(&web, &format!("{address}:8080"), |_| "web".to_owned());
-        api.service("web", "10.96.0.10", 80, 30080);
-        api.slice("web", &[&address], 8080);
-        until("the NodePort", || match greeting(&outside, "203.0.113.1:30080", PATIENCE) {
-            Ok(text) if text == "web" => Ok(()),
-            other => Err(format!("{other:?}")),
+    in_lab("a_gateway_leads_out_and_node_ports_lead_in", || gateway(false));
+}
+
+#[test]
+fn a_gateway_shares_its_network_card_with_its_host() {
+    in_lab("a_gateway_shares_its_network_card_with_its_host", || gateway(true));
+}
+
+/// The bridge of a shared network card, with the host's address.
+fn shared_bridge(host: &Host) {
+    host.vsctl(&["add-br", "breth1", "--", "set", "Bridge", "breth1", "datapath_type=netdev", "--", "add-port", "breth1", "eth1"]);
+    let rtnl = Rtnl::open_in(&host.ns).unwrap();
+    let eth1 = rtnl.link("eth1").unwrap().unwrap().index;
+    rtnl.del_addr(eth1, "203.0.113.1/24".parse().unwrap()).unwrap();
+    set_up(&rtnl, "breth1", &["203.0.113.1/24"]);
+    no_offload(&host.ns, "breth1");
+}
+
+/// Runs the gateway helper until the test ends.
+fn help(host: &Host, api: &Api) {
+    let (api, local, run_dir) = (api.clone(), ovsdb::remotes(&host.local()).unwrap(), host.dir.clone());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (bridge, interface) = ("breth1".to_owned(), "eth1".to_owned());
+            let config = helper::Config { client: api.client(), local, run_dir, bridge, interface, full_pass: Duration::from_secs(600) };
+            helper::run(config, std::future::pending()).await;
         });
-        api.remove("services", "web");
-        until("the end of the NodePort", || greeting(&outside, "203.0.113.1:30080", Duration::from_millis(300)).is_err());
     });
+}
+
+fn gateway(shared: bool) {
+    let (central, lan) = (Central::new(&[]), Lan::new());
+    let hosts = [Host::new(&central, &lan, "cp", "10.240.0.11"), Host::new(&central, &lan, "gw", "10.240.0.12")];
+    let outside = outside(&hosts[1]);
+    if shared {
+        shared_bridge(&hosts[1]);
+    }
+    let settings = GatewaySettings {
+        node: "gw".into(),
+        cluster_subnet: net("192.168.0.0/16"),
+        physical_ip: net("203.0.113.1/24"),
+        interface: if shared { ("breth1".into(), true) } else { ("eth1".into(), false) },
+        next_hop: "203.0.113.254".parse().unwrap(),
+        rampout: Vec::new(),
+    };
+    // Before its cluster there is nothing that could hold a gateway.
+    let early = hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap_err().to_string();
+    assert!(early.contains("there is no Logical_Switch join"), "{early}");
+    let master = node("cp", "192.168.1.0/24");
+    hosts[0].init(async |databases| init::master(databases, &master).await).unwrap();
+    hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap();
+    let again = hosts[1].init(async |databases| init::gateway(databases, &settings).await).unwrap().to_string();
+    assert_eq!(again, "Open_vSwitch: nothing to do\nOVN_Northbound: nothing to do\n");
+    let api = Api::default();
+    api.pod("web", "cp");
+    watch(&central, &api);
+    if shared {
+        help(&hosts[1], &api);
+    }
+    let web = hosts[0].pod(&api, "web");
+    let address = address(&api, "web");
+    // Out: the outside sees the gateway's address alone.
+    until("a ping to the outside", || ping(&web, "203.0.113.254", 56));
+    greet(&outside, "203.0.113.254:7", |peer| format!("hello {peer}"));
+    assert_eq!(greeting(&web, "203.0.113.254:7", PATIENCE).unwrap(), "hello 203.0.113.1");
+    // In: by a NodePort, whose backends answer by way of the gateway.
+    greet(&web, &format!("{address}:8080"), |_| "web".to_owned());
+    api.service("web", "10.96.0.10", 80, 30080);
+    api.slice("web", &[&address], 8080);
+    until("the NodePort", || match greeting(&outside, "203.0.113.1:30080", PATIENCE) {
+        Ok(text) if text == "web" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    if shared {
+        // The host goes on using the card, in both directions, and its ports are its own.
+        assert_eq!(greeting(&hosts[1].ns, "203.0.113.254:7", PATIENCE).unwrap(), "hello 203.0.113.1");
+        greet(&hosts[1].ns, "203.0.113.1:22", |_| "host".to_owned());
+        assert_eq!(greeting(&outside, "203.0.113.1:22", PATIENCE).unwrap(), "host");
+        assert_eq!(greeting(&web, "203.0.113.254:7", PATIENCE).unwrap(), "hello 203.0.113.1");
+        flows_are_kept(&hosts[1]);
+    }
+    api.remove("services", "web");
+    until("the end of the NodePort", || greeting(&outside, "203.0.113.1:30080", Duration::from_millis(300)).is_err());
+}
+
+/// The flows are what the helper takes for wanted, so that at rest it changes none.
+fn flows_are_kept(host: &Host) {
+    let bridge = format!("unix:{}", host.text("breth1.mgmt"));
+    let text = run("ovs-ofctl", &["--no-stats", "--no-names", "dump-flows", &bridge]);
+    let ours: std::collections::BTreeSet<String> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("cookie=0x6d756c6c696f6e31, ")).map(str::to_owned).collect();
+    let number = |name: &str| host.vsctl(&["get", "Interface", name, "ofport"]).trim().parse().unwrap();
+    let mac = host.vsctl(&["get", "Interface", "breth1", "mac_in_use"]).trim().trim_matches('"').to_owned();
+    let ports = helper::Ports { card: number("eth1"), patch: number("k8s-patch-breth1-br-int"), mac };
+    assert_eq!(ours, helper::flows(&ports, &[(ovn::Protocol::Tcp, 30080)].into()));
 }

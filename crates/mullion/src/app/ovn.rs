@@ -1,4 +1,4 @@
-//! Wiring of `mullion ovn`, also called `ovn-k8s-overlay` and `ovn-k8s-watcher`.
+//! Wiring of `mullion ovn`, also called `ovn-k8s-overlay`, `ovn-k8s-watcher` and `ovn-k8s-gateway-helper`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,15 +7,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::Parser;
+use ovn::helper;
 use ovn::init::{self, Databases, GatewaySettings, InitError, Node, Report, TlsConfig};
 use ovn::watcher;
 use ovsdb::TlsFiles;
 
 use crate::cli::ovn_cli::{
-    DatabaseArgs, GatewayArgs, InitCommand, MasterArgs, MinionArgs, Overlay, OvnArgs, OvnCommand, RemoveArgs, Watcher, WatcherArgs,
+    DaemonArgs, DatabaseArgs, GatewayArgs, GatewayHelper, HelperArgs, InitCommand, MasterArgs, MinionArgs, Overlay, OvnArgs, OvnCommand, RemoveArgs,
+    Watcher, WatcherArgs,
 };
 use crate::exit::{self, Code, Failure};
 use crate::log_file::LogFile;
+
+const OVERLAY: &str = "ovn-k8s-overlay";
+const WATCHER: &str = "ovn-k8s-watcher";
+const HELPER: &str = "ovn-k8s-gateway-helper";
 
 fn own_name(name: &str) -> &str {
     name.strip_suffix(".exe").unwrap_or(name)
@@ -23,7 +29,7 @@ fn own_name(name: &str) -> &str {
 
 /// Whether a program of that name is this one.
 pub fn is_own_name(name: &str) -> bool {
-    matches!(own_name(name), "ovn-k8s-overlay" | "ovn-k8s-watcher")
+    [OVERLAY, WATCHER, HELPER].contains(&own_name(name))
 }
 
 /// Runs the program of that name with the process's arguments.
@@ -35,7 +41,8 @@ pub fn main_by_name(name: &str) -> ExitCode {
         }
     }
     match own_name(name) {
-        "ovn-k8s-watcher" => run(|program: Watcher| watch(program.args)),
+        WATCHER => run(|program: Watcher| watch(program.args)),
+        HELPER => run(|program: GatewayHelper| help(program.args)),
         _ => run(|program: Overlay| set_up(program.command)),
     }
 }
@@ -45,6 +52,7 @@ pub fn main(args: OvnArgs) -> Result<(), Failure> {
     match args.command {
         OvnCommand::Init(command) => set_up(command),
         OvnCommand::Watcher(args) => watch(args),
+        OvnCommand::GatewayHelper(args) => help(args),
         OvnCommand::Remove(RemoveArgs { node_name, databases }) => {
             let databases = databases_of(&databases)?;
             report(crate::agent_runtime()?.block_on(init::remove(&databases, &node_name)))
@@ -117,25 +125,45 @@ fn gateway_settings(args: GatewayArgs) -> Result<GatewaySettings> {
 }
 
 fn watch(args: WatcherArgs) -> Result<(), Failure> {
-    if args.detach {
-        return Err(usage(anyhow!("--detach is not supported: leave it out, and let a service manager such as systemd keep the watcher running")));
-    }
     let remotes = ovsdb::remotes(&args.ovn_nb).map_err(usage)?;
     let tls = tls(&args.private_key, &args.certificate, &args.ca_cert)?;
-    let open = |path: PathBuf| LogFile::open(path.clone()).with_context(|| format!("--log-file: {} cannot be opened", path.display()));
-    crate::init_logs_with("info", args.log_file.map(open).transpose()?);
-    if let Some(path) = &args.pidfile {
-        std::fs::write(path, format!("{}\n", std::process::id())).with_context(|| format!("--pidfile: {} cannot be written", path.display()))?;
-    }
     let northbound = ovsdb::Config { tls, ..ovsdb::Config::new(remotes, watcher::wants()) };
     let full_pass = Duration::from_secs(args.full_pass);
-    let done = crate::run_agent(async {
+    daemon(WATCHER, args.daemon, async {
         cluster::install_crypto_provider();
         let client = cluster::client_from_kubeconfig(args.kubeconfig.as_ref()).await?;
         watcher::run(watcher::Config { client, northbound, full_pass }, crate::end_requested()).await;
         Ok(())
-    });
-    if let Some(path) = &args.pidfile {
+    })
+}
+
+fn help(args: HelperArgs) -> Result<(), Failure> {
+    let local = ovsdb::remotes(&args.ovs).map_err(usage)?;
+    let HelperArgs { kubeconfig, physical_bridge: bridge, physical_interface: interface, ovs_rundir: run_dir, .. } = args;
+    let full_pass = Duration::from_secs(args.full_pass);
+    daemon(HELPER, args.daemon, async {
+        cluster::install_crypto_provider();
+        let client = cluster::client_from_kubeconfig(kubeconfig.as_ref()).await?;
+        helper::run(helper::Config { client, local, run_dir, bridge, interface, full_pass }, crate::end_requested()).await;
+        Ok(())
+    })
+}
+
+/// Runs an agent with Open vSwitch's flags for its kind.
+fn daemon(name: &str, args: DaemonArgs, agent: impl Future<Output = Result<()>>) -> Result<(), Failure> {
+    if args.detach {
+        return Err(usage(anyhow!("--detach is not supported: leave it out, and let a service manager such as systemd keep the program running")));
+    }
+    let path = |given: Option<String>, usual: String| given.map(|path| if path.is_empty() { usual } else { path });
+    let open = |path: String| LogFile::open(path.as_str().into()).with_context(|| format!("--log-file: {path} cannot be opened"));
+    let log_file = path(args.log_file, format!("/var/log/openvswitch/{name}.log")).map(open).transpose()?;
+    crate::init_logs_with("info", log_file);
+    let pidfile = path(args.pidfile, format!("/run/{name}.pid"));
+    if let Some(path) = &pidfile {
+        std::fs::write(path, format!("{}\n", std::process::id())).with_context(|| format!("--pidfile: {path} cannot be written"))?;
+    }
+    let done = crate::run_agent(agent);
+    if let Some(path) = &pidfile {
         let _ = std::fs::remove_file(path);
     }
     done.map_err(Failure::from)
@@ -147,7 +175,7 @@ mod tests {
 
     #[test]
     fn names_of_2017_are_ours() {
-        assert!(is_own_name("ovn-k8s-overlay") && is_own_name("ovn-k8s-watcher.exe"));
-        assert!(!is_own_name("ovn-k8s-gateway-helper") && !is_own_name("mullion"));
+        assert!(["ovn-k8s-overlay", "ovn-k8s-watcher.exe", "ovn-k8s-gateway-helper"].map(is_own_name).iter().all(|own| *own));
+        assert!(!is_own_name("ovn-k8s") && !is_own_name("mullion"));
     }
 }

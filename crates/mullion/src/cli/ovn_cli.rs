@@ -1,4 +1,5 @@
-//! Command-line definitions of `mullion ovn`, and of the programs of 2017 whose names answer too: `ovn-k8s-overlay` and `ovn-k8s-watcher`.
+//! Command-line definitions of `mullion ovn`, and of the programs of 2017 whose names answer too: `ovn-k8s-overlay`, `ovn-k8s-watcher` and
+//! `ovn-k8s-gateway-helper`.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -21,6 +22,8 @@ pub enum OvnCommand {
     Init(InitCommand),
     /// Give pods logical ports and Services load balancers, until it is ended
     Watcher(WatcherArgs),
+    /// Share a gateway's network card between its host and the pods, until it is ended
+    GatewayHelper(HelperArgs),
     /// Remove what a node or gateway host has in the northbound database
     Remove(RemoveArgs),
 }
@@ -39,6 +42,14 @@ pub struct Overlay {
 pub struct Watcher {
     #[command(flatten)]
     pub args: WatcherArgs,
+}
+
+/// `ovn-k8s-gateway-helper`, with the flags that its service files have.
+#[derive(Debug, Parser)]
+#[command(name = "ovn-k8s-gateway-helper", version, about = "Share a gateway's network card between its host and the pods")]
+pub struct GatewayHelper {
+    #[command(flatten)]
+    pub args: HelperArgs,
 }
 
 /// What sets up a host.
@@ -163,18 +174,50 @@ pub struct WatcherArgs {
     /// The only mode there is; taken because service files have it
     #[arg(long)]
     pub overlay: bool,
-    /// File for the process's id
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "/run/ovn-k8s-watcher.pid")]
-    pub pidfile: Option<PathBuf>,
-    /// File for the log
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "/var/log/openvswitch/ovn-k8s-watcher.log")]
-    pub log_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+}
+
+/// What programs of Open vSwitch's kind have.
+#[derive(Clone, Debug, Args)]
+pub struct DaemonArgs {
+    /// File for the process's id [without FILE: /run/PROGRAM.pid]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub pidfile: Option<String>,
+    /// File for the log [without FILE: /var/log/openvswitch/PROGRAM.log]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub log_file: Option<String>,
     /// Open vSwitch's levels of its log; MULLION_LOG says what is logged
     #[arg(short = 'v', value_name = "LEVEL", hide = true)]
     pub levels: Vec<String>,
     /// Refused: let a service manager keep it in the background
     #[arg(long, hide = true)]
     pub detach: bool,
+}
+
+/// `gateway-helper`.
+#[derive(Clone, Debug, Args)]
+pub struct HelperArgs {
+    /// Kubeconfig that may list and watch Services
+    #[arg(long, env = "KUBECONFIG")]
+    pub kubeconfig: String,
+    /// The bridge that the host shares, which gateway-init got as --bridge-interface
+    #[arg(long, value_name = "NAME")]
+    pub physical_bridge: String,
+    /// The network card in that bridge
+    #[arg(long, value_name = "NAME")]
+    pub physical_interface: String,
+    /// The local Open vSwitch's database
+    #[arg(long, value_name = "REMOTES", default_value = Databases::DEFAULT_LOCAL)]
+    pub ovs: String,
+    /// Directory of the local Open vSwitch's sockets
+    #[arg(long, value_name = "DIR", default_value = "/run/openvswitch")]
+    pub ovs_rundir: PathBuf,
+    /// Seconds after which everything is compared at the latest
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub full_pass: u64,
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
 }
 
 /// `remove`.
@@ -206,8 +249,10 @@ mod tests {
         assert!(overlay(&format!("{gateway} --physical-interface=eth1")).is_err(), "one of the two");
         assert!(overlay(&gateway.replace("--bridge-interface=breth0 ", "")).is_err(), "one of the two");
         let watcher = "ovn-k8s-watcher --overlay --pidfile --log-file=/tmp/log -vfile:info -vconsole:emer --kubeconfig=k";
-        let watcher = Watcher::try_parse_from(watcher.split(' ')).unwrap().args;
-        assert_eq!((watcher.pidfile.unwrap().to_str(), watcher.log_file.unwrap().to_str()), (Some("/run/ovn-k8s-watcher.pid"), Some("/tmp/log")));
-        assert_eq!(watcher.levels, ["file:info", "console:emer"]);
+        let daemon = Watcher::try_parse_from(watcher.split(' ')).unwrap().args.daemon;
+        assert_eq!((daemon.pidfile.as_deref(), daemon.log_file.as_deref()), (Some(""), Some("/tmp/log")));
+        assert_eq!(daemon.levels, ["file:info", "console:emer"]);
+        let helper = "ovn-k8s-gateway-helper --physical-bridge=breth0 --physical-interface=eth0 --pidfile --detach --kubeconfig=k";
+        assert!(GatewayHelper::try_parse_from(helper.split(' ')).unwrap().args.daemon.detach);
     }
 }
