@@ -36,7 +36,9 @@ pub async fn facts<S: Service>(settings: &Settings, places: &Places, service: &S
     let unfinished = journal.filter(|journal| journal.state == State::Joining);
     let written = [places.kubelet_conf(), places.bootstrap_conf(), places.at(&settings.ca_path)];
     let is_own = |path: &PathBuf| unfinished.is_some_and(|journal| journal.files.iter().any(|entry| entry.path == *path));
-    let files = written.iter().filter(|path| path.exists() && !is_own(path)).map(|path| places.shown(path).replace('\\', "/")).collect();
+    // On Windows without the drive: the checks have the same names there.
+    let shown = |path: &PathBuf| places.shown(path).replace('\\', "/").trim_start_matches("C:").to_owned();
+    let files = written.iter().filter(|path| path.exists() && !is_own(path)).map(shown).collect();
     let state = match service.state().await {
         Ok(state) => state,
         Err(error) => {
@@ -173,6 +175,33 @@ mod tests {
         assert_eq!(has_cgroup_v1(dir.path()), Some(true));
         std::fs::write(dir.path().join("cgroup.controllers"), "cpu").unwrap();
         assert_eq!(has_cgroup_v1(dir.path()), Some(false));
+    }
+
+    /// The rest of the facts is of the machine that runs the test.
+    #[tokio::test]
+    async fn files_of_another_join_are_found_and_those_of_an_unfinished_one_are_not() {
+        use crate::config::JoinConfiguration;
+        use crate::journal::Entry;
+        use crate::service::Unmanaged;
+        use crate::settings::Flags;
+        let dir = tempfile::tempdir().unwrap();
+        let flags = Flags { discovery_file: Some("a".into()), cri_socket: Some("unix:///none".into()), ..Flags::default() };
+        let machine = Machine { host_name: "localhost".into(), ..Machine::default() };
+        let settings = Settings::new(flags.merged_into(JoinConfiguration::default()), &machine).unwrap();
+        for is_windows in [false, true] {
+            let places = Places::new(dir.path(), is_windows);
+            std::fs::create_dir_all(places.manifests()).unwrap();
+            for path in [places.kubelet_conf(), places.manifests().join("a.yaml")] {
+                std::fs::write(path, "x").unwrap();
+            }
+            let seen = facts(&settings, &places, &Unmanaged, None).await;
+            assert_eq!(seen.files.iter().collect::<Vec<_>>(), ["/etc/kubernetes/kubelet.conf"]);
+            assert!(seen.has_manifests && seen.runtime.is_some() && seen.service.is_none());
+            let mut journal = Journal::new("https://a", Vec::new(), "localhost");
+            journal.files.push(Entry { path: places.kubelet_conf(), previous: None });
+            assert!(facts(&settings, &places, &Unmanaged, Some(&journal)).await.files.is_empty());
+            assert_eq!(facts(&settings, &places, &Unmanaged, Some(&journal.finished())).await.files.len(), 1);
+        }
     }
 
     #[tokio::test]

@@ -30,14 +30,19 @@ pub use token::main as token;
 
 /// Logs say only what is wrong: the steps are the command's output. The client would warn of the one request without TLS checks, whose
 /// answer discovery checks itself.
-fn begin() -> Result<tokio::runtime::Runtime> {
-    crate::init_logs_with("warn,kube_client=error", None);
+fn begin(verbosity: u32) -> Result<tokio::runtime::Runtime> {
+    let level = match verbosity {
+        5.. => "info,join=debug,kubelet=debug,kube_client=error",
+        2.. => "info,kube_client=error",
+        _ => "warn,kube_client=error",
+    };
+    crate::init_logs_with(level, None);
     crate::agent_runtime()
 }
 
 /// `mullion join`.
 pub fn join(args: JoinArgs) -> Result<(), Failure> {
-    let runtime = begin()?;
+    let runtime = begin(args.v)?;
     let (host, as_json) = (args.host.clone(), args.output.is_some());
     check_services(&host)?;
     let settings = settings(args)?;
@@ -150,14 +155,14 @@ fn document(outcome: &Outcome, settings: &Settings, places: &Places) -> Value {
 
 /// `mullion reset`.
 pub fn reset(args: &ResetArgs) -> Result<(), Failure> {
-    let runtime = begin()?;
+    let runtime = begin(0)?;
     let removal = Removal { host: &args.host, is_forced: args.force, is_dry_run: args.dry_run, node: None };
     runtime.block_on(removal.run(None)).map_err(Failure::from)
 }
 
 /// `mullion leave`.
 pub fn leave(args: &LeaveArgs) -> Result<(), Failure> {
-    let runtime = begin()?;
+    let runtime = begin(0)?;
     runtime.block_on(leave_cluster(args)).map_err(Failure::from)
 }
 

@@ -69,6 +69,9 @@ pub struct JoinArgs {
     pub dry_run: bool,
     #[command(flatten)]
     pub host: HostArgs,
+    /// How much is logged: 0 what is wrong, 2 what is tried, 5 everything
+    #[arg(short, long, default_value_t = 0)]
+    pub v: u32,
     /// Print a document for programs
     #[arg(short, long, value_parser = ["json"])]
     pub output: Option<String>,

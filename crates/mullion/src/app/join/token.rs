@@ -14,7 +14,7 @@ use crate::exit::{Code, Failure};
 
 /// Runs the subcommand.
 pub fn main(args: TokenArgs) -> Result<(), Failure> {
-    let runtime = super::begin()?;
+    let runtime = super::begin(0)?;
     match args.command {
         TokenCommand::Create(args) => runtime.block_on(create(args)),
         TokenCommand::List(args) => runtime.block_on(async {
