@@ -53,4 +53,4 @@ pub use self::http::respond::Body;
 pub use ::audit::{Batch, LogConfig, Mode as AuditMode, Policy as AuditPolicy, Post, Throttle, Truncate, WebhookConfig};
 pub use listen::Limits;
 pub use start::{Config, Identity, InProcess, Server, StartError, start};
-pub use store::OpenError;
+pub use store::{OpenError, YOUNG as WATCH_HISTORY};

@@ -74,6 +74,8 @@ pub struct Config {
     pub limits: Limits,
     /// `gitVersion` of `/version`.
     pub version: String,
+    /// How long watches may be behind, and lists may ask for an earlier state, whatever is written meanwhile (64 MiB at most).
+    pub watch_history: Duration,
     /// What is logged of requests; nothing when absent.
     pub audit: Option<AuditConfig>,
 }
@@ -126,6 +128,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     let acceptor = tls(&config)?;
     let audit = config.audit.as_ref().map(Auditor::open).transpose()?.map(Arc::new);
     let store = Arc::new(Store::open(&config.store_dir)?);
+    store.keep_events_for(config.watch_history);
     let allocators = Allocators::new(config.service_cidrs, config.node_port_range.clone());
     for (_, entry) in store.list(SERVICES).1 {
         allocators.adopt(service::ports(&entry.value()));

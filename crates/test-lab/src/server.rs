@@ -49,6 +49,7 @@ impl Keys {
             limits: Limits::default(),
             advertise: (address.ip(), address.port()),
             version: VERSION.into(),
+            watch_history: apiserver::WATCH_HISTORY,
             audit: None,
         }
     }

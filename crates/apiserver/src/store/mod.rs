@@ -28,7 +28,7 @@ use tokio::sync::{oneshot, watch};
 pub use topics::Topic;
 use topics::Topics;
 use window::Window;
-pub use window::{Change, Event};
+pub use window::{Change, Event, YOUNG};
 
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -177,6 +177,11 @@ impl Store {
             source,
         })?;
         Ok(Self { shared, disk })
+    }
+
+    /// For how long events stay in the window whatever is written meanwhile, within bounds.
+    pub fn keep_events_for(&self, young: std::time::Duration) {
+        self.shared.lock().window.set_young(young);
     }
 
     /// The latest revision.

@@ -16,10 +16,10 @@ struct Bounds {
 
 /// For all events.
 const ANY: Bounds = Bounds { events: 8192, bytes: 6 << 20 };
-/// While the oldest is younger than [`YOUNG`].
+/// While the oldest is young.
 const FRESH: Bounds = Bounds { events: 1 << 17, bytes: 64 << 20 };
-/// How long a watch may be behind whatever is written meanwhile.
-const YOUNG: Duration = Duration::from_secs(15);
+/// How long events count as young unless the server is told otherwise.
+pub const YOUNG: Duration = Duration::from_secs(15);
 
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +62,20 @@ pub(super) struct Window {
     bytes: usize,
     /// Everything after this revision is in `events`.
     floor: u64,
+    /// How long an event is young.
+    young: Duration,
 }
 
 impl Window {
     pub(super) fn starting_at(revision: u64) -> Self {
-        Self { events: VecDeque::new(), times: VecDeque::new(), bytes: 0, floor: revision }
+        Self { events: VecDeque::new(), times: VecDeque::new(), bytes: 0, floor: revision, young: YOUNG }
     }
 
     pub(super) fn push(&mut self, event: Arc<Event>, now: Instant) {
         self.bytes += event.weight();
         self.events.push_back(event);
         self.times.push_back(now);
-        while self.is_beyond(&ANY) && (self.is_beyond(&FRESH) || self.times.front().is_none_or(|oldest| now.duration_since(*oldest) >= YOUNG)) {
+        while self.is_beyond(&ANY) && (self.is_beyond(&FRESH) || self.times.front().is_none_or(|oldest| now.duration_since(*oldest) >= self.young)) {
             self.times.pop_front();
             if let Some(oldest) = self.events.pop_front() {
                 self.bytes -= oldest.weight();
@@ -86,11 +88,15 @@ impl Window {
         }
     }
 
+    pub(super) fn set_young(&mut self, young: Duration) {
+        self.young = young;
+    }
+
     /// As if more than it holds had been written.
     #[cfg(test)]
     pub(super) fn move_on(&mut self) {
         self.floor = self.events.back().map_or(self.floor, |newest| newest.revision);
-        *self = Self::starting_at(self.floor);
+        *self = Self { young: self.young, ..Self::starting_at(self.floor) };
     }
 
     fn is_beyond(&self, bounds: &Bounds) -> bool {

@@ -156,6 +156,7 @@ async fn start_server(args: &ControlPlaneArgs) -> Result<(Server, Vec<TcpListene
         limits: apiserver::Limits::default(),
         advertise: (args.primary(), args.port),
         version: VERSION.to_owned(),
+        watch_history: apiserver::WATCH_HISTORY,
         audit: args.audit.config().await?,
     };
     Ok((apiserver::start(config).await.context("starting the API server failed")?, listeners))

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use apiserver::{Identity, Server};
 use hcn::{Guid, HcnClient, HnsVersion, HostComputeEndpoint, HostComputeNetwork, NetworkType, Subnet};
@@ -54,7 +55,8 @@ impl World {
     /// Starts the server on the present store, and leads the proxy to it.
     pub async fn start(&mut self) {
         let advertise = (IpAddr::from([10, 240, 0, 10]), 6443);
-        let config = apiserver::Config { advertise, ..self.keys.config(self.dir.path().join(self.store.to_string())) };
+        // No event is kept for its youth: a test makes the server forget by writing much.
+        let config = apiserver::Config { advertise, watch_history: Duration::ZERO, ..self.keys.config(self.dir.path().join(self.store.to_string())) };
         self.server = Some(apiserver::start(config).await.unwrap());
         self.open();
     }
@@ -114,7 +116,7 @@ impl World {
     /// So much happens that the server forgets everything before.
     pub async fn outlive_history(&mut self) {
         let maps = Api::<ConfigMap>::default_namespaced(self.admin());
-        for _ in 0..5 {
+        for _ in 0..8 {
             self.ballast += 1;
             let data = [("data".to_owned(), char::from(b'a' + (self.ballast % 26) as u8).to_string().repeat(900_000))].into();
             let metadata = ObjectMeta { name: Some("ballast".into()), ..ObjectMeta::default() };
