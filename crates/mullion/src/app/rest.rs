@@ -9,13 +9,14 @@ use nix::sys::time::TimeValLike as _;
 const EVERY: Duration = Duration::from_secs(2);
 /// Less processor time in that period is rest.
 const REST: Duration = Duration::from_millis(40);
-/// Less processor time since the last time leaves too little to give back.
+/// Less processor time since the last time leaves too little to give back. A start is a burst however quick it was: the loader touched the
+/// whole program.
 const BURST: Duration = Duration::from_millis(100);
 
-/// Processor time at which memory was last given back, and at the last look.
+/// Processor time at which memory was last given back, if it was, and at the last look.
 #[derive(Debug, Default)]
 struct Bursts {
-    given_back: Duration,
+    given_back: Option<Duration>,
     seen: Duration,
 }
 
@@ -23,9 +24,9 @@ impl Bursts {
     /// Whether the process, which has used so much processor time, rests after a burst.
     fn is_over(&mut self, used: Duration) -> bool {
         let rests = used.saturating_sub(std::mem::replace(&mut self.seen, used)) < REST;
-        let over = rests && used.saturating_sub(self.given_back) >= BURST;
+        let over = rests && self.given_back.is_none_or(|given_back| used.saturating_sub(given_back) >= BURST);
         if over {
-            self.given_back = used;
+            self.given_back = Some(used);
         }
         over
     }
@@ -53,7 +54,8 @@ mod tests {
     fn memory_goes_back_once_after_each_burst() {
         let mut bursts = Bursts::default();
         let mut at = |milliseconds| bursts.is_over(Duration::from_millis(milliseconds));
-        assert!(!at(50), "nothing has happened yet");
+        assert!(!at(50), "it starts");
+        assert!(at(60) && !at(70), "a start is a burst");
         assert!(!at(900), "a burst");
         assert!(at(910) && !at(920) && !at(930), "it is over once");
         assert!(!at(5_000) && at(5_030), "the next one");
