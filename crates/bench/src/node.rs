@@ -132,6 +132,11 @@ async fn ours(args: &Args, figures: &mut Figures) -> Result<()> {
     let limits =
         Limits { idle: mb(IDLE_MB), some: mb(SOME_MB), cpu: Limit::AtMost(Amount::percent(IDLE_CPU_PERCENT)), one: time(ONE), exit: time(EXIT) };
     let (up, down) = small(&world, &mut pods, &agent, figures, &limits).await.with_context(|| world.site.log("node"))?;
+    let mut ones = Vec::new();
+    for _ in 0..ONES {
+        ones.push(direct::crowd(&world.containerd, 1).await?.up);
+    }
+    figures.background_time(format!("one pod created by calls of CRI alone (median of {ONES})"), median(ones));
     let cri = direct::crowd(&world.containerd, SOME).await?;
     for (name, ours, direct) in [("created", up, cri.up), ("deleted", down, cri.down)] {
         figures.background_time(format!("{SOME} pods {name} by calls of CRI alone"), direct);
@@ -195,7 +200,8 @@ async fn small(world: &World, pods: &mut Pods, agent: &Agent, figures: &mut Figu
     let percent = (agent.cpu()? - begun).as_secs_f64() / at.elapsed().as_secs_f64() * 100.0;
     figures.add(format!("of a processor with {SOME} pods at rest"), Amount::percent(percent), limits.cpu);
     let exits = pods.exits(&world.containerd.client, EXITS).await?;
-    figures.add(format!("end of a container to the API (median of {EXITS})"), Amount::time(median(exits)), limits.exit);
+    figures.add(format!("end of a container to the API (median of {EXITS})"), Amount::time(median(exits.api)), limits.exit);
+    figures.background_time(format!("end of a container to the event of containerd (median of {EXITS})"), median(exits.runtime));
     pods.delete_all().await?;
     pods.create(SOME).await?;
     let down = pods.delete_all().await?;

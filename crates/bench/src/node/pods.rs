@@ -16,6 +16,8 @@ use crate::control_plane::settle::usable;
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 /// How long pods may take before they count as failed.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Between two looks at what the agent has taken over.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The pods, and the watch that says how they are.
 pub struct Pods {
@@ -26,6 +28,26 @@ pub struct Pods {
     /// Whether each one is Ready.
     known: BTreeMap<String, bool>,
     serial: usize,
+}
+
+/// How long it took to know of containers' ends.
+#[derive(Default)]
+pub struct Exits {
+    /// Until a watch of the API had the status.
+    pub api: Vec<Duration>,
+    /// Until the runtime's own events told it: no agent knows sooner.
+    pub runtime: Vec<Duration>,
+}
+
+/// Waits for the next event of a container.
+async fn told(events: &mut cri::Events, id: &str) {
+    while let Some(notice) = events.next().await {
+        match notice {
+            cri::Notice::Task { container } if container == id => return,
+            cri::Notice::Event(event) if event.container_id == id => return,
+            _ => {}
+        }
+    }
 }
 
 /// What a watch said.
@@ -85,27 +107,36 @@ impl Pods {
         Ok(begun.elapsed())
     }
 
-    /// Ends the containers of `count` pods, one after the other, and says how long the API took to know.
-    pub async fn exits(&mut self, client: &cri::Client, count: usize) -> Result<Vec<Duration>> {
+    /// Ends the containers of `count` pods, one after the other, and says how long the API took to know, and the runtime to tell its events.
+    pub async fn exits(&mut self, client: &cri::Client, count: usize) -> Result<Exits> {
+        let mut events = client.events();
         let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 };
         let filter = v1::ContainerFilter { state: Some(running), ..Default::default() };
         let containers = client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await?;
-        let mut took = Vec::new();
+        let mut took = Exits::default();
         for container in containers.into_iter().take(count) {
             let name = container.labels.get(cri::labels::POD_NAME).cloned().context("a container has no pod")?;
-            let request = v1::ContainerStatusRequest { container_id: container.id, verbose: true };
+            let request = v1::ContainerStatusRequest { container_id: container.id.clone(), verbose: true };
             let info = client.container_status(request).await?.info;
             let info: Value = serde_json::from_str(info.get("info").context("containerd says nothing of a container's process")?)?;
             let pid = info["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
             let begun = Instant::now();
             rustix::process::kill_process(pid.context("a container has no process")?, rustix::process::Signal::KILL)?;
-            loop {
-                let seen = self.next().await?;
-                if seen.name == name && seen.pod.as_ref().is_some_and(|pod| has_ended(&pod["status"])) {
-                    break;
+            let told = async {
+                told(&mut events, &container.id).await;
+                begun.elapsed()
+            };
+            let known = async {
+                loop {
+                    let seen = self.next().await?;
+                    if seen.name == name && seen.pod.as_ref().is_some_and(|pod| has_ended(&pod["status"])) {
+                        return anyhow::Ok(begun.elapsed());
+                    }
                 }
-            }
-            took.push(begun.elapsed());
+            };
+            let (told, known) = tokio::join!(tokio::time::timeout(PATIENCE, told), known);
+            took.runtime.push(told.context("the runtime has no event of a container's end")?);
+            took.api.push(known?);
         }
         self.until("Ready again", |known| known.values().all(|ready| *ready)).await?;
         Ok(took)
@@ -118,6 +149,8 @@ impl Pods {
         ensure!(waiting.len() == count, "{} pods are known, not {count}", waiting.len());
         while !waiting.is_empty() {
             ensure!(begun.elapsed() < PATIENCE, "{} pods are not adopted after {PATIENCE:?}", waiting.len());
+            // Questions without a pause would take the processors from the agent.
+            tokio::time::sleep(PAUSE).await;
             let mut tasks = JoinSet::new();
             for name in std::mem::take(&mut waiting) {
                 let (mut connection, path) = (self.connection.clone(), format!("/api/v1/nodes/{}/proxy/explain/default/{name}", self.node));
