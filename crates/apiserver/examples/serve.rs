@@ -48,6 +48,7 @@ async fn main() -> anyhow::Result<()> {
         limits: apiserver::Limits::default(),
         advertise: (address.ip(), address.port()),
         version: "v1.36.2+mullion.0.1.0".into(),
+        watch_history: apiserver::WATCH_HISTORY,
         audit: None,
     })
     .await?;

@@ -93,7 +93,7 @@ async fn prepare<S: Service>(request: &Request<'_, S>) -> Result<Prepared, JoinE
     let mut findings = Vec::new();
     let mut judge = |found: Vec<Finding>| {
         let judged = preflight::judge(found, &settings.ignored);
-        let all = judged.as_ref().map_or_else(|refused| &refused.findings, |found| found);
+        let all = judged.as_ref().unwrap_or_else(|refused| &refused.findings);
         all.iter().for_each(request.report);
         judged.map(|found| findings.extend(found))
     };

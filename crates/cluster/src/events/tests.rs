@@ -94,7 +94,7 @@ async fn a_slow_server_has_a_fifth_of_the_requests_and_gets_all_events() {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
         let (log, done) = (log.clone(), done.clone());
         async move {
-            log.lock().unwrap().push(tokio::time::Instant::now());
+            log.lock().unwrap().push(Instant::now());
             tokio::time::sleep(Duration::from_millis(200)).await;
             let _ = done.send(());
             Ok::<_, tower::BoxError>(http::Response::new(request.into_body()))

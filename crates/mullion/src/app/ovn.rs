@@ -93,15 +93,15 @@ fn report(done: Result<Report, InitError>) -> Result<(), Failure> {
 fn set_up(command: InitCommand) -> Result<(), Failure> {
     let runtime = crate::agent_runtime()?;
     match command {
-        InitCommand::MasterInit(MasterArgs { cluster_ip_subnet, master_switch_subnet, node_name, databases }) => {
+        InitCommand::Master(MasterArgs { cluster_ip_subnet, master_switch_subnet, node_name, databases }) => {
             let node = Node { name: node_name, cluster_subnet: cluster_ip_subnet, subnet: master_switch_subnet };
             report(runtime.block_on(init::master(&databases_of(&databases)?, &node)))
         }
-        InitCommand::MinionInit(MinionArgs { cluster_ip_subnet, minion_switch_subnet, node_name, databases }) => {
+        InitCommand::Minion(MinionArgs { cluster_ip_subnet, minion_switch_subnet, node_name, databases }) => {
             let node = Node { name: node_name, cluster_subnet: cluster_ip_subnet, subnet: minion_switch_subnet };
             report(runtime.block_on(init::minion(&databases_of(&databases)?, &node)))
         }
-        InitCommand::GatewayInit(args) => {
+        InitCommand::Gateway(args) => {
             let databases = databases_of(&args.databases)?;
             report(runtime.block_on(init::gateway(&databases, &gateway_settings(args)?)))
         }

@@ -56,11 +56,14 @@ pub struct GatewayHelper {
 #[derive(Clone, Debug, Subcommand)]
 pub enum InitCommand {
     /// Make the cluster's router and load balancers, and this host's switch
-    MasterInit(MasterArgs),
+    #[command(name = "master-init")]
+    Master(MasterArgs),
     /// Make this node's switch and management port
-    MinionInit(MinionArgs),
+    #[command(name = "minion-init")]
+    Minion(MinionArgs),
     /// Make this gateway host's router to the outside
-    GatewayInit(GatewayArgs),
+    #[command(name = "gateway-init")]
+    Gateway(GatewayArgs),
 }
 
 /// Where the databases are.
@@ -238,13 +241,13 @@ mod tests {
     fn the_flags_of_2017_are_taken() {
         let overlay = |line: &str| Overlay::try_parse_from(line.split(' '));
         let master = "ovn-k8s-overlay master-init --cluster-ip-subnet=192.168.0.0/16 --master-switch-subnet=192.168.1.0/24 --node-name=master1";
-        assert!(matches!(overlay(master).unwrap().command, InitCommand::MasterInit(args) if args.node_name == "master1"));
+        assert!(matches!(overlay(master).unwrap().command, InitCommand::Master(args) if args.node_name == "master1"));
         let minion = "ovn-k8s-overlay minion-init --cluster-ip-subnet=192.168.0.0/16 --minion-switch-subnet=192.168.2.0/24 --node-name=win01";
         assert!(overlay(minion).is_ok());
         let gateway = "ovn-k8s-overlay gateway-init --cluster-ip-subnet=192.168.0.0/16 --physical-ip=10.33.74.138/24 --bridge-interface=breth0 \
                        --default-gw=10.33.74.253 --node-name=gw --rampout-ip-subnets=192.168.2.0/24,192.168.3.0/24";
         let gateway = gateway.split_whitespace().collect::<Vec<_>>().join(" ");
-        let InitCommand::GatewayInit(args) = overlay(&gateway).unwrap().command else { panic!("another command") };
+        let InitCommand::Gateway(args) = overlay(&gateway).unwrap().command else { panic!("another command") };
         assert_eq!((args.rampout_ip_subnets.len(), args.bridge_interface.as_deref()), (2, Some("breth0")));
         assert!(overlay(&format!("{gateway} --physical-interface=eth1")).is_err(), "one of the two");
         assert!(overlay(&gateway.replace("--bridge-interface=breth0 ", "")).is_err(), "one of the two");
