@@ -74,7 +74,10 @@ impl TestServer {
         audit: Option<apiserver::AuditConfig>,
     ) -> Self {
         let node_networks = NodeNetworks { within: vec!["127.0.0.0/8".parse().unwrap()], except: vec![NO_NODE.parse().unwrap()] };
-        let config = Config { limits, node_networks, service_cidrs: service_cidrs.clone(), audit, ..keys.config(dir.path().join("store")) };
+        // No event is kept for its youth: tests make the server forget by writing much.
+        let watch_history = std::time::Duration::ZERO;
+        let config =
+            Config { watch_history, limits, node_networks, service_cidrs: service_cidrs.clone(), audit, ..keys.config(dir.path().join("store")) };
         let address = SocketAddr::from(config.advertise);
         Self { server: start(config).await.unwrap(), keys, address, dir, service_cidrs }
     }
