@@ -14,7 +14,7 @@ use ovsdb::TlsFiles;
 
 use crate::cli::ovn_cli::{
     DaemonArgs, DatabaseArgs, GatewayArgs, GatewayHelper, HelperArgs, InitCommand, MasterArgs, MinionArgs, Overlay, OvnArgs, OvnCommand, RemoveArgs,
-    Watcher, WatcherArgs,
+    TlsArgs, Watcher, WatcherArgs,
 };
 use crate::exit::{self, Code, Failure};
 use crate::log_file::LogFile;
@@ -60,8 +60,8 @@ pub fn main(args: OvnArgs) -> Result<(), Failure> {
     }
 }
 
-fn tls(key: &Option<PathBuf>, certificate: &Option<PathBuf>, authority: &Option<PathBuf>) -> Result<Option<Arc<TlsConfig>>> {
-    let (Some(private_key), Some(certificate), Some(ca_cert)) = (key.clone(), certificate.clone(), authority.clone()) else { return Ok(None) };
+fn tls(args: &TlsArgs) -> Result<Option<Arc<TlsConfig>>> {
+    let TlsArgs { private_key: Some(private_key), certificate: Some(certificate), ca_cert: Some(ca_cert) } = args.clone() else { return Ok(None) };
     Ok(Some(ovsdb::client_config(&TlsFiles { private_key, certificate, ca_cert })?))
 }
 
@@ -73,7 +73,7 @@ fn databases_of(args: &DatabaseArgs) -> Result<Databases, Failure> {
     Ok(Databases {
         northbound: args.ovn_nb.as_deref().map(ovsdb::remotes).transpose().map_err(usage)?,
         local: ovsdb::remotes(&args.ovs).map_err(usage)?,
-        tls: tls(&args.private_key, &args.certificate, &args.ca_cert)?,
+        tls: tls(&args.tls)?,
         limit: Duration::from_secs(args.timeout),
         dry_run: args.dry_run,
     })
@@ -126,7 +126,7 @@ fn gateway_settings(args: GatewayArgs) -> Result<GatewaySettings> {
 
 fn watch(args: WatcherArgs) -> Result<(), Failure> {
     let remotes = ovsdb::remotes(&args.ovn_nb).map_err(usage)?;
-    let tls = tls(&args.private_key, &args.certificate, &args.ca_cert)?;
+    let tls = tls(&args.tls)?;
     let northbound = ovsdb::Config { tls, ..ovsdb::Config::new(remotes, watcher::wants()) };
     let full_pass = Duration::from_secs(args.full_pass);
     daemon(WATCHER, args.daemon, async {

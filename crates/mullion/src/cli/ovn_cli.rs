@@ -66,15 +66,9 @@ pub enum InitCommand {
     Gateway(GatewayArgs),
 }
 
-/// Where the databases are.
+/// What `ssl:` servers are shown and checked with.
 #[derive(Clone, Debug, Args)]
-pub struct DatabaseArgs {
-    /// Servers of OVN's northbound database, with commas between them [default: external_ids:ovn-nb of the local switch, else this machine's]
-    #[arg(long, value_name = "REMOTES")]
-    pub ovn_nb: Option<String>,
-    /// The local Open vSwitch's database
-    #[arg(long, value_name = "REMOTES", default_value = Databases::DEFAULT_LOCAL)]
-    pub ovs: String,
+pub struct TlsArgs {
     /// Private key, for servers ssl:HOST:PORT
     #[arg(long, value_name = "FILE", requires_all = ["certificate", "ca_cert"])]
     pub private_key: Option<PathBuf>,
@@ -84,6 +78,19 @@ pub struct DatabaseArgs {
     /// Certificate of the servers' authority
     #[arg(long, value_name = "FILE", requires_all = ["private_key", "certificate"])]
     pub ca_cert: Option<PathBuf>,
+}
+
+/// Where the databases are.
+#[derive(Clone, Debug, Args)]
+pub struct DatabaseArgs {
+    /// Servers of OVN's northbound database, with commas between them [default: external_ids:ovn-nb of the local switch, else this machine's]
+    #[arg(long, value_name = "REMOTES")]
+    pub ovn_nb: Option<String>,
+    /// The local Open vSwitch's database
+    #[arg(long, value_name = "REMOTES", default_value = Databases::DEFAULT_LOCAL)]
+    pub ovs: String,
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Seconds to wait for the databases and the switch
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub timeout: u64,
@@ -162,15 +169,8 @@ pub struct WatcherArgs {
     /// Servers of OVN's northbound database, with commas between them
     #[arg(long, value_name = "REMOTES", default_value = Databases::DEFAULT_NORTHBOUND)]
     pub ovn_nb: String,
-    /// Private key, for servers ssl:HOST:PORT
-    #[arg(long, value_name = "FILE", requires_all = ["certificate", "ca_cert"])]
-    pub private_key: Option<PathBuf>,
-    /// Certificate of that key
-    #[arg(long, value_name = "FILE", requires_all = ["private_key", "ca_cert"])]
-    pub certificate: Option<PathBuf>,
-    /// Certificate of the servers' authority
-    #[arg(long, value_name = "FILE", requires_all = ["private_key", "certificate"])]
-    pub ca_cert: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// Seconds after which everything is compared at the latest
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
     pub full_pass: u64,
