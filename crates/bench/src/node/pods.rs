@@ -16,6 +16,8 @@ use crate::control_plane::settle::usable;
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 /// How long pods may take before they count as failed.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a subscription takes at most.
+const SUBSCRIBED: Duration = Duration::from_secs(2);
 /// Between two looks at what the agent has taken over.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -37,6 +39,14 @@ pub struct Exits {
     pub api: Vec<Duration>,
     /// Until the runtime's own events told it: no agent knows sooner.
     pub runtime: Vec<Duration>,
+}
+
+/// Waits until the events begin: those before are lost. A runtime with events of CRI may say that they begin with the first one only.
+async fn subscribed(events: &mut cri::Events) -> Result<()> {
+    match tokio::time::timeout(SUBSCRIBED, events.next()).await {
+        Ok(Some(cri::Notice::Relist)) | Err(_) => Ok(()),
+        Ok(other) => bail!("the runtime's events do not begin: {other:?}"),
+    }
 }
 
 /// Waits for the next event of a container.
@@ -110,6 +120,7 @@ impl Pods {
     /// Ends the containers of `count` pods, one after the other, and says how long the API took to know, and the runtime to tell its events.
     pub async fn exits(&mut self, client: &cri::Client, count: usize) -> Result<Exits> {
         let mut events = client.events();
+        subscribed(&mut events).await?;
         let running = v1::ContainerStateValue { state: v1::ContainerState::ContainerRunning as i32 };
         let filter = v1::ContainerFilter { state: Some(running), ..Default::default() };
         let containers = client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await?;
