@@ -72,9 +72,9 @@ pub async fn pods_have_groups_of_their_own_that_are_gone_after_them(cluster: Arc
 }
 
 pub async fn a_fork_bomb_ends_at_the_pods_number_of_processes(cluster: Arc<Cluster>) {
-    // A shell that cannot fork ends; what it has started stays.
-    let bomb = "(i=0; while [ $i -lt 500 ]; do sleep 1000 & i=$((i + 1)); done) & exec sleep 1000";
-    // It is started last: what starts another container has threads that count too, and leaves a gap that nothing fills.
+    // A shell that cannot fork ends; what it has started stays. It waits, and is started last: threads of runc count too until a moment after
+    // the start, and would leave places that nothing fills.
+    let bomb = "(sleep 2; i=0; while [ $i -lt 500 ]; do sleep 1000 & i=$((i + 1)); done) & exec sleep 1000";
     let spec = json!({"containers": [{"name": "other", "command": ["sleep", "1000"]}, {"name": "c", "command": ["sh", "-c", bomb]}]});
     cluster.pod("bomb", spec).await;
     let uid = uid(&cluster, "bomb").await;
