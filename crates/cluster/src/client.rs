@@ -30,7 +30,13 @@ pub async fn config_from_kubeconfig(path: &Path) -> Result<Config> {
     install_crypto_provider();
     let unreadable = |source| Error::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
     let kubeconfig = Kubeconfig::read_from(path).map_err(unreadable)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unreadable)
+    let names_proxy = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref()).any(|cluster| cluster.proxy_url.is_some());
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unreadable)?;
+    if !names_proxy {
+        // That of the environment (HTTPS_PROXY) is for other programs: the client has none, and would refuse to start.
+        config.proxy_url = None;
+    }
+    Ok(config)
 }
 
 /// A client for the same server whose user has nothing but this certificate and its key, both PEM.
