@@ -188,7 +188,9 @@ impl PairStore {
             }
             _ => {}
         }
-        match link(path.file_name().unwrap_or_default(), &updated) {
+        // Wine reports links that it does not make.
+        let linked = link(path.file_name().unwrap_or_default(), &updated).and_then(|()| fs::symlink_metadata(&updated).map(drop));
+        match linked {
             Ok(()) => fs::rename(&updated, &current).map_err(|source| StoreError::File { operation: "rename", path: updated, source }),
             Err(_) if cfg!(windows) => crate::write_private(&current, text).map_err(|source| StoreError::Write { path: current, source }),
             Err(source) => Err(StoreError::File { operation: "make the link", path: updated, source }),
