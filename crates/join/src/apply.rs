@@ -15,7 +15,7 @@ use serde_json::json;
 use thiserror_ext::AsReport as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::journal::{self, Entry, Journal, JournalError, Previous, State};
+use crate::journal::{self, CURRENT, Entry, Journal, JournalError, Previous, State};
 use crate::places::Places;
 use crate::plan::{CRI_SOCKET, File, Plan, Step};
 use crate::service::{Service, ServiceError};
@@ -98,7 +98,7 @@ pub async fn apply<S: Service>(plan: &Plan, journal: Journal, site: &Site<'_, S>
             return Err(ApplyError::Step { step: step.text(site.places), after, source });
         }
     }
-    Ok(journal.finished().write(&site.places.journal())?)
+    Ok(journal.finished().write(site.places)?)
 }
 
 /// Records what the plan will change, and makes the directories for it.
@@ -113,29 +113,51 @@ async fn begin<S: Service>(plan: &Plan, mut journal: Journal, site: &Site<'_, S>
         journal.files.push(Entry { path, previous });
     }
     if is_new {
+        note_current(places, &mut journal)?;
         journal.foreign_certificates = certificates(&places.cert_dir()).into_iter().collect();
         journal.was_active = site.service.state().await.ok().flatten().is_some_and(|state| state.is_active);
     }
     let parents = paths.iter().filter_map(|path| path.parent()).map(Path::to_owned);
     let wanted: BTreeSet<PathBuf> = parents.chain([places.kubelet_dir(), places.manifests()]).collect();
-    for directory in wanted {
-        let made = make_directory(&directory).map_err(|source| ApplyError::Directory { path: directory.clone(), source })?;
-        journal.directories.extend(made.into_iter().filter(|made| places.is_below_root(made)));
+    let known = journal.directories.len();
+    let begun = (|| {
+        for directory in wanted {
+            let made = make_directory(&directory).map_err(|source| ApplyError::Directory { path: directory.clone(), source })?;
+            journal.directories.extend(made.into_iter().filter(|made| places.is_below_root(made)));
+        }
+        if !places.cert_dir().exists() {
+            // Made with the certificate.
+            journal.directories.push(places.cert_dir());
+        }
+        journal.state = State::Joining;
+        Ok(journal.write(places)?)
+    })();
+    if begun.is_err() {
+        // Nothing tells of them.
+        for directory in journal.directories.iter().skip(known).rev() {
+            let _ = std::fs::remove_dir(directory);
+        }
     }
-    if !places.cert_dir().exists() {
-        // Made with the certificate.
-        journal.directories.push(places.cert_dir());
+    begun.map(|()| journal)
+}
+
+/// Records the agent's certificate of before: the link to it, or where it is a file, what it holds.
+fn note_current(places: &Places, journal: &mut Journal) -> Result<(), JournalError> {
+    let path = places.cert_dir().join(CURRENT);
+    match std::fs::read_link(&path) {
+        Ok(target) => drop(journal.links.insert(CURRENT.to_owned(), target)),
+        Err(_) if path.exists() => journal.files.push(Entry { previous: journal::content(&path)?, path }),
+        Err(_) => {}
     }
-    journal.state = State::Joining;
-    journal.write(&places.journal())?;
-    Ok(journal)
+    Ok(())
 }
 
 /// Makes a directory, and tells which ones were not there, the outer ones first.
 fn make_directory(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut made: Vec<PathBuf> = path.ancestors().take_while(|ancestor| !ancestor.exists()).map(Path::to_owned).collect();
     made.reverse();
-    if !made.is_empty() {
+    // On Windows the directory's access list is all that keeps others out.
+    if !made.is_empty() || cfg!(windows) {
         // The bootstrap token will be in one of them.
         host::make_private_dir(path)?;
     }
@@ -243,6 +265,14 @@ async fn ask_health(url: &str) -> io::Result<()> {
     if line.split(' ').nth(1) == Some("200") { Ok(()) } else { Err(io::Error::other(format!("it answers {line:?}"))) }
 }
 
+fn relink(path: &Path, target: &Path) -> io::Result<()> {
+    remove(path)?;
+    #[cfg(unix)]
+    return std::os::unix::fs::symlink(target, path);
+    #[cfg(windows)]
+    return std::os::windows::fs::symlink_file(target, path);
+}
+
 /// Takes back what a join has changed; what cannot be taken back is told, and the rest is done all the same.
 pub(crate) async fn undo<S: Service>(journal: &Journal, site: &Site<'_, S>) -> Vec<String> {
     let places = site.places;
@@ -259,6 +289,11 @@ pub(crate) async fn undo<S: Service>(journal: &Journal, site: &Site<'_, S>) -> V
     for name in certificates(&places.cert_dir()).iter().filter(|name| !journal.foreign_certificates.contains(*name)) {
         let path = places.cert_dir().join(name);
         note(places.shown(&path), remove(&path).map_err(|error| error.to_string()));
+    }
+    for (name, target) in &journal.links {
+        let path = places.cert_dir().join(name);
+        let result = if std::fs::read_link(&path).is_ok_and(|present| present == *target) { Ok(()) } else { relink(&path, target) };
+        note(places.shown(&path), result.map_err(|error| error.to_string()));
     }
     for Entry { path, previous } in journal.files.iter().rev() {
         let result = match previous {

@@ -31,6 +31,8 @@ pub enum InfoError {
     Signature(#[source] JwsError),
     #[error("the kubeconfig is larger than {LARGEST} bytes")]
     TooLarge,
+    #[error("the kubeconfig has aliases of YAML (& and *): write what they stand for")]
+    Aliases,
     #[error("the kubeconfig is no YAML")]
     Yaml(#[source] serde_yaml_ng::Error),
     #[error("the kubeconfig has no {0}")]
@@ -72,13 +74,18 @@ pub fn verified<'a>(data: &'a BTreeMap<String, String>, token: &BootstrapToken) 
     Ok(content)
 }
 
-/// Reads a kubeconfig: the cluster of its current context, else the one without a name, as kubeadm does. `read` gives files that it names.
+/// Reads a kubeconfig: the cluster of its current context, else the one without a name, as kubeadm does, and the credentials of its user where
+/// they are wanted. `read` gives files that it names.
 ///
 /// # Errors
 /// [`InfoError`].
-pub fn parse(text: &str, read: impl Fn(&str) -> io::Result<String>) -> Result<Described, InfoError> {
+pub fn parse(text: &str, wants_user: bool, read: impl Fn(&str) -> io::Result<String>) -> Result<Described, InfoError> {
     if text.len() > LARGEST {
         return Err(InfoError::TooLarge);
+    }
+    // A megabyte of them stands for gigabytes; no kubeconfig that a program writes has any.
+    if text.contains('&') && text.contains('*') {
+        return Err(InfoError::Aliases);
     }
     let document: Value = serde_yaml_ng::from_str(text).map_err(InfoError::Yaml)?;
     let context = entry(&document, "contexts", document["current-context"].as_str().unwrap_or_default()).map(|entry| &entry["context"]);
@@ -90,7 +97,7 @@ pub fn parse(text: &str, read: impl Fn(&str) -> io::Result<String>) -> Result<De
         return Err(InfoError::Server(server.to_owned()));
     }
     let ca_pem = inline(cluster, "certificate-authority-data", "certificate-authority", &read)?;
-    let user = context.and_then(|context| entry(&document, "users", context["user"].as_str().unwrap_or_default()));
+    let user = context.filter(|_| wants_user).and_then(|context| entry(&document, "users", context["user"].as_str().unwrap_or_default()));
     let user = user.map(|entry| credentials(&entry["user"], &read)).transpose()?.flatten();
     Ok(Described { server: server.to_owned(), ca_pem, user })
 }
@@ -162,8 +169,8 @@ pub fn check(data: &[u8]) {
         let _ = verified(&members.into(), &token);
     }
     let nothing = |_: &str| Err(io::Error::from(io::ErrorKind::NotFound));
-    if let Ok(Described { server, ca_pem: Some(ca), user: Some(user) }) = parse(text, nothing) {
-        let again = parse(&kubeconfig(&server, &ca, &user), nothing);
+    if let Ok(Described { server, ca_pem: Some(ca), user: Some(user) }) = parse(text, true, nothing) {
+        let again = parse(&kubeconfig(&server, &ca, &user), true, nothing);
         assert!(again.is_ok_and(|again| again.server == server && again.ca_pem.as_deref() == Some(&ca) && again.user == Some(user)));
     }
 }
@@ -206,7 +213,7 @@ mod tests {
     fn kubeadms_kubeconfig_has_one_cluster_without_a_name() {
         let text = "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: Q0E=\n    server: https://10.0.0.2:6443\n  name: \"\"\n\
                     contexts: null\ncurrent-context: \"\"\nkind: Config\nusers: null\n";
-        let found = parse(text, none).unwrap();
+        let found = parse(text, true, none).unwrap();
         assert_eq!((found.server.as_str(), found.ca_pem.as_deref(), found.user), ("https://10.0.0.2:6443", Some("CA"), None));
     }
 
@@ -215,12 +222,20 @@ mod tests {
         let text = "clusters: [{name: a, cluster: {server: 'https://a', certificate-authority: /ca}}]\ncurrent-context: c\n\
                     contexts: [{name: c, context: {cluster: a, user: u}}]\n\
                     users: [{name: u, user: {client-certificate: /crt, client-key: /key}}]\n";
-        let found = parse(text, |path| Ok(path.to_uppercase())).unwrap();
+        let found = parse(text, true, |path| Ok(path.to_uppercase())).unwrap();
         assert_eq!(found.ca_pem.as_deref(), Some("/CA"));
         let user = found.user.unwrap();
         assert_eq!(user, json!({"client-certificate-data": STANDARD.encode("/CRT"), "client-key-data": STANDARD.encode("/KEY")}));
-        let again = parse(&kubeconfig("https://a", "/CA", &user), none).unwrap();
+        let again = parse(&kubeconfig("https://a", "/CA", &user), true, none).unwrap();
         assert!(again.server == "https://a" && again.ca_pem.as_deref() == Some("/CA") && again.user == Some(user));
+    }
+
+    #[test]
+    fn credentials_that_are_not_wanted_are_not_read() {
+        let text = "clusters: [{name: a, cluster: {server: 'https://a'}}]\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: a, user: u}}]\n\
+                    users: [{name: u, user: {exec: {command: x}}}]\n";
+        assert!(parse(text, false, none).unwrap().user.is_none());
+        assert!(matches!(parse(text, true, none), Err(InfoError::Unusable(_))));
     }
 
     #[test]
@@ -248,8 +263,9 @@ mod tests {
             (user("{token: \"a\\nb\"}"), "a token that no request can carry"),
             (user("{client-key: /none}"), "cannot read \"/none\""),
             ("x".repeat(LARGEST + 1), "larger than"),
+            (format!("a: &x b\n{}", of("*x")), "has aliases of YAML"),
         ] {
-            let error = parse(&text, none).err().unwrap_or_else(|| panic!("{text:.80} was read"));
+            let error = parse(&text, true, none).err().unwrap_or_else(|| panic!("{text:.80} was read"));
             assert!(reason(&error).contains(part), "{}", reason(&error));
         }
     }

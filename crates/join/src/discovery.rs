@@ -32,7 +32,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Why no cluster was found that may be trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum DiscoveryError {
-    #[error("cannot read cluster-info of the API server {server}: check address and network, and that it shows the ConfigMap to strangers")]
+    #[error("cannot read cluster-info of the API server {server}: check address and network, and that anonymous clients may read that ConfigMap")]
     Unreachable {
         server: String,
         #[source]
@@ -50,7 +50,7 @@ pub enum DiscoveryError {
         #[source]
         source: PinError,
     },
-    #[error("cannot trust the API server {server}: its description of the cluster over checked TLS is another one than before")]
+    #[error("cannot trust the API server {server}: it describes another cluster over checked TLS than it did without")]
     Changed { server: String },
     #[error("cannot trust the API server {server}: it does not prove to be of the cluster that it describes; somebody may stand between")]
     Tls {
@@ -91,6 +91,8 @@ pub enum FetchError {
     Request(#[source] Box<kube::Error>),
     #[error("the server answered {0}")]
     Status(StatusCode),
+    #[error("the answer was not complete after {}s", ANSWER.as_secs())]
+    Late,
     #[error("the answer has more than {LARGEST} bytes, or broke off")]
     Body,
     #[error("the answer is no ConfigMap")]
@@ -117,16 +119,15 @@ pub struct Discovered {
 /// [`DiscoveryError`].
 pub async fn discover(settings: &Settings) -> Result<Discovered, DiscoveryError> {
     cluster::install_crypto_provider();
-    let within = settings.discovery_timeout;
     let (described, location) = match &settings.discovery {
-        Discovery::Token { endpoint, token, pins } => (by_token(endpoint, token, pins.as_ref(), within).await?, endpoint),
+        Discovery::Token { endpoint, token, pins } => (by_token(endpoint, token, pins.as_ref(), settings.discovery_timeout).await?, endpoint),
         Discovery::File(path) => {
             let text = read_file(path).map_err(|source| DiscoveryError::Read { location: path.clone(), source })?;
-            (by_file(&text, path, within).await?, path)
+            (by_file(&text, path, settings, |path| read_file(path).map_err(|error| io::Error::other(error.to_report_string()))).await?, path)
         }
         Discovery::Url(url) => {
             let text = fetch_text(url, None).await.map_err(|source| DiscoveryError::Read { location: url.clone(), source })?;
-            (by_file(&text, url, within).await?, url)
+            (by_file(&text, url, settings, no_files).await?, url)
         }
     };
     let Described { server, ca_pem, user } = described;
@@ -148,9 +149,13 @@ fn stranger(server: &str) -> Result<Config, FetchError> {
 
 /// The same, for a server whose certificate is of this authority.
 fn trusting(server: &str, ca_pem: &str) -> Result<Config, FetchError> {
-    let mut config = stranger(server)?;
     let certificates = pki::certificate_der(ca_pem).map_err(|_| FetchError::Text)?;
-    config.root_cert = Some(certificates.into_iter().map(|der| der.to_vec()).collect());
+    trusting_in(server, certificates.into_iter().map(|der| der.to_vec()).collect())
+}
+
+fn trusting_in(server: &str, authorities: Vec<Vec<u8>>) -> Result<Config, FetchError> {
+    let mut config = stranger(server)?;
+    config.root_cert = Some(authorities);
     Ok(config)
 }
 
@@ -158,8 +163,12 @@ fn client(config: Config) -> Result<Client, FetchError> {
     Client::try_from(config).map_err(|error| FetchError::Request(Box::new(error)))
 }
 
-/// A bounded answer to GET.
+/// An answer to GET, bounded in size and time.
 async fn get(client: &Client, path: &str) -> Result<Vec<u8>, FetchError> {
+    tokio::time::timeout(ANSWER, get_bounded(client, path)).await.unwrap_or(Err(FetchError::Late))
+}
+
+async fn get_bounded(client: &Client, path: &str) -> Result<Vec<u8>, FetchError> {
     let request = http::Request::get(path).body(Body::empty());
     let request = request.map_err(|error| FetchError::Io(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
     let answer = client.send(request).await.map_err(|error| FetchError::Request(Box::new(error)))?;
@@ -207,20 +216,58 @@ async fn by_token(endpoint: &str, token: &BootstrapToken, pins: Option<&Pins>, w
     let described = read_info(&text).map_err(info)?;
     let Some(pins) = pins else { return Ok(described) };
     let ca_pem = described.ca_pem.as_deref().ok_or_else(|| info(InfoError::Missing("certificate authority")))?;
-    pins.check(ca_pem).map_err(|source| DiscoveryError::Pin { server: server.clone(), source })?;
-    // Somebody between could have passed the cluster's own answer on: only the cluster has the key to its certificate.
-    let checked = client(trusting(&server, ca_pem).map_err(unreachable)?).map_err(unreachable)?;
-    let again = fetch_info(&checked).await.map_err(|source| DiscoveryError::Tls { server: server.clone(), source })?;
+    let pinned = pins.pinned(ca_pem).map_err(|source| DiscoveryError::Pin { server: server.clone(), source })?;
+    // Somebody between could have passed the cluster's own answer on, and added an authority: only the cluster has the key to a certificate
+    // of a pinned one.
+    let checked = trusting_in(&server, pinned).map_err(unreachable)?;
+    let again = fetch_checked(&client(checked).map_err(unreachable)?, &server, within).await?;
     if again.get(KUBECONFIG) != Some(&text) {
         return Err(DiscoveryError::Changed { server });
     }
     Ok(described)
 }
 
+/// Reads `cluster-info` with checked TLS until there is an answer, or the time is over.
+async fn fetch_checked(client: &Client, server: &str, within: Duration) -> Result<BTreeMap<String, String>, DiscoveryError> {
+    let start = Instant::now();
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+    loop {
+        let source = match fetch_info(client).await {
+            Ok(data) => return Ok(data),
+            Err(source) if is_tls(&source) => return Err(DiscoveryError::Tls { server: server.to_owned(), source }),
+            Err(source) => source,
+        };
+        let delay = backoff.next_delay();
+        let is_refusal = matches!(source, FetchError::Status(StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED));
+        if is_refusal || start.elapsed() + delay >= within {
+            return Err(DiscoveryError::Unreachable { server: server.to_owned(), source });
+        }
+        tokio::time::sleep(delay).await;
+    }
+}
+
+/// Whether a request failed because the server's certificate does not hold.
+fn is_tls(error: &FetchError) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if error.is::<rustls::Error>() || inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+            return true;
+        }
+        // An I/O error passes over the error that it wraps.
+        next = inner.map_or_else(|| error.source(), |inner| Some(inner as &(dyn std::error::Error + 'static)));
+    }
+    false
+}
+
+/// For texts that come from a server.
+fn no_files(_: &str) -> io::Result<String> {
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "a server does not name files of this machine"))
+}
+
 /// The kubeconfig of `cluster-info`, which must describe a cluster and nobody's credentials.
 fn read_info(text: &str) -> Result<Described, InfoError> {
-    let no_files = |_: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, "a server does not name files of this machine"));
-    Ok(Described { user: None, ..cluster_info::parse(text, no_files)? })
+    cluster_info::parse(text, false, no_files)
 }
 
 /// Asks until there is an answer with the token's signature, or the time is over.
@@ -253,10 +300,11 @@ async fn signed_info(client: &Client, server: &str, token: &BootstrapToken, with
     }
 }
 
-/// Discovery with a kubeconfig: its TLS must hold. The authority comes from cluster-info when the file has none.
-async fn by_file(text: &str, location: &str, within: Duration) -> Result<Described, DiscoveryError> {
-    let read = |path: &str| read_file(path).map_err(|error| io::Error::other(error.to_report_string()));
-    let mut described = cluster_info::parse(text, read).map_err(|source| DiscoveryError::File { location: location.to_owned(), source })?;
+/// Discovery with a kubeconfig: its TLS must hold. The authority comes from cluster-info when the file has none. `read` gives files that it
+/// names.
+async fn by_file(text: &str, location: &str, settings: &Settings, read: impl Fn(&str) -> io::Result<String>) -> Result<Described, DiscoveryError> {
+    let described = cluster_info::parse(text, settings.tls_token.is_none(), read);
+    let mut described = described.map_err(|source| DiscoveryError::File { location: location.to_owned(), source })?;
     let server = described.server.clone();
     let unreachable = |source| DiscoveryError::Unreachable { server: server.clone(), source };
     let config = match &described.ca_pem {
@@ -264,21 +312,10 @@ async fn by_file(text: &str, location: &str, within: Duration) -> Result<Describ
         None => stranger(&server),
     };
     let client = client(config.map_err(unreachable)?).map_err(unreachable)?;
-    let start = Instant::now();
-    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-    let info = loop {
-        match fetch_info(&client).await {
-            Ok(data) => break data,
-            // The server is the right one; it only shows strangers nothing.
-            Err(FetchError::Status(StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED)) => break BTreeMap::new(),
-            Err(source) => {
-                let delay = backoff.next_delay();
-                if start.elapsed() + delay >= within {
-                    return Err(unreachable(source));
-                }
-                tokio::time::sleep(delay).await;
-            }
-        }
+    let info = match fetch_checked(&client, &server, settings.discovery_timeout).await {
+        // The server is the right one; it only shows anonymous clients nothing.
+        Err(DiscoveryError::Unreachable { source: FetchError::Status(StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED), .. }) => BTreeMap::new(),
+        other => other?,
     };
     if described.ca_pem.is_none() {
         described.ca_pem = info.get(KUBECONFIG).and_then(|text| read_info(text).ok()).and_then(|info| info.ca_pem);
@@ -325,7 +362,9 @@ pub async fn client_of(kubeconfig: &str) -> Result<Client, ClusterError> {
     cluster::install_crypto_provider();
     let unusable = |source| ClusterError::Kubeconfig(Box::new(source));
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).map_err(unusable)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable)?;
+    // The environment's proxies are not for the control plane.
+    config.proxy_url = None;
     Client::try_from(config).map_err(|source| ClusterError::Client(Box::new(source)))
 }
 
@@ -335,9 +374,9 @@ pub async fn client_of(kubeconfig: &str) -> Result<Client, ClusterError> {
 /// [`ClusterError`].
 pub async fn read_cluster(client: &Client, node_name: &str, within: Duration) -> Result<ClusterConfig, ClusterError> {
     let maps = Api::<ConfigMap>::namespaced(client.clone(), "kube-system");
-    let kubelet = read("the ConfigMap kube-system/kubelet-config", within, maps.get("kubelet-config")).await?;
+    let kubelet = read("the ConfigMap kube-system/kubelet-config", within, || maps.get("kubelet-config")).await?;
     let kubelet = kubelet.data.and_then(|mut data| data.remove("kubelet")).ok_or(ClusterError::NoKubeletConfig)?;
-    let version = match read("the ConfigMap kube-system/kubeadm-config", within, maps.get_opt("kubeadm-config")).await {
+    let version = match read("the ConfigMap kube-system/kubeadm-config", within, || maps.get_opt("kubeadm-config")).await {
         Ok(Some(map)) => map.data.as_ref().and_then(|data| data.get("ClusterConfiguration")).and_then(|text| version_of(text)),
         Ok(None) => None,
         Err(error) => {
@@ -347,9 +386,10 @@ pub async fn read_cluster(client: &Client, node_name: &str, within: Duration) ->
     };
     let version = match version {
         Some(version) => version,
-        None => read("the server's version", within, client.apiserver_version()).await?.git_version,
+        None => read("the server's version", within, || client.apiserver_version()).await?.git_version,
     };
-    let node = read("the Node of this name", within, Api::<Node>::all(client.clone()).get_opt(node_name)).await?;
+    let nodes = Api::<Node>::all(client.clone());
+    let node = read("the Node of this name", within, || nodes.get_opt(node_name)).await?;
     let is_ready = |node: &Node| {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
@@ -365,11 +405,25 @@ fn version_of(text: &str) -> Option<String> {
 }
 
 /// Asks until there is an answer; refusals end it at once.
-async fn read<T>(object: &'static str, within: Duration, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ClusterError> {
-    match tokio::time::timeout(within, request).await {
-        Ok(answer) => answer.map_err(|source| ClusterError::Read { object, source: Box::new(source) }),
-        Err(_) => Err(ClusterError::Late { object, within }),
-    }
+async fn read<T, F>(object: &'static str, within: Duration, request: impl Fn() -> F) -> Result<T, ClusterError>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    let answered = async {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            let source = match request().await {
+                Ok(answer) => return Ok(answer),
+                Err(source) => source,
+            };
+            if matches!(&source, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429) {
+                return Err(ClusterError::Read { object, source: Box::new(source) });
+            }
+            tracing::info!(object, error = %source.as_report(), "the control plane does not answer yet");
+            tokio::time::sleep(backoff.next_delay()).await;
+        }
+    };
+    tokio::time::timeout(within, answered).await.unwrap_or(Err(ClusterError::Late { object, within }))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub struct Options {
 /// Why pods stay.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
-    #[error("pods of node {node:?} would lose what they are or have: {}", .pods.join("; "))]
+    #[error("evicting pods of node {node:?} would lose them or their data: {}", .pods.join("; "))]
     Blocked { node: String, pods: Vec<String> },
     #[error("cannot {operation} of node {node:?}")]
     Request {

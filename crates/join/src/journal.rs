@@ -2,11 +2,16 @@
 //!
 //! The file is written before the first change. It holds the previous content of files while a join is unfinished, so only root may read it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::places::Places;
+
+/// The agent's present certificate: a link, or a file where there are none.
+pub(crate) const CURRENT: &str = "kubelet-client-current.pem";
 
 /// The format that this program writes.
 const FORMAT: u32 = 1;
@@ -31,6 +36,8 @@ pub enum JournalError {
         #[source]
         source: serde_json::Error,
     },
+    #[error("{path:?} names {named:?}, which is no file of this machine below its root: it was changed; remove it")]
+    Foreign { path: PathBuf, named: PathBuf },
     #[error("{path:?} has format {format}, which a newer mullion wrote: use that one")]
     Newer { path: PathBuf, format: u32 },
 }
@@ -73,12 +80,15 @@ pub struct Journal {
     /// Pins of its authority: what says that it is the same cluster.
     pub authority: Vec<String>,
     pub node_name: String,
-    /// In the order in which they are written.
+    /// In the order in which they are written. In the file, paths are the machine's own, without another root.
     pub files: Vec<Entry>,
     /// Directories that were made, the outer ones first.
     pub directories: Vec<PathBuf>,
     /// Names in the directory of certificates that were there before.
     pub foreign_certificates: BTreeSet<String>,
+    /// Links among them, and where they led.
+    #[serde(default)]
+    pub links: BTreeMap<String, PathBuf>,
     /// Whether the service ran before.
     pub was_active: bool,
 }
@@ -96,6 +106,7 @@ impl Journal {
             files: Vec::new(),
             directories: Vec::new(),
             foreign_certificates: BTreeSet::new(),
+            links: BTreeMap::new(),
             was_active: false,
         }
     }
@@ -104,7 +115,8 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn read(path: &Path) -> Result<Option<Self>, JournalError> {
+    pub fn read(places: &Places) -> Result<Option<Self>, JournalError> {
+        let path = &places.journal();
         let failed = |source| JournalError::File { operation: "read", path: path.to_owned(), source };
         let file = match std::fs::File::open(path) {
             Ok(file) => file,
@@ -117,15 +129,27 @@ impl Journal {
         if journal.format > FORMAT {
             return Err(JournalError::Newer { path: path.to_owned(), format: journal.format });
         }
-        Ok(Some(journal))
+        for named in journal.files.iter().map(|entry| &entry.path).chain(&journal.directories) {
+            if !is_of_machine(named) {
+                return Err(JournalError::Foreign { path: path.clone(), named: named.clone() });
+            }
+        }
+        Ok(Some(journal.with_paths(|path| places.at(&path.to_string_lossy()))))
+    }
+
+    fn with_paths(&self, change: impl Fn(&Path) -> PathBuf) -> Self {
+        let files = self.files.iter().map(|entry| Entry { path: change(&entry.path), previous: entry.previous.clone() }).collect();
+        Self { files, directories: self.directories.iter().map(|path| change(path)).collect(), ..self.clone() }
     }
 
     /// Writes the journal to the disk before it returns.
     ///
     /// # Errors
     /// [`JournalError::File`].
-    pub fn write(&self, path: &Path) -> Result<(), JournalError> {
-        let text = serde_json::to_vec_pretty(self).map_err(|source| JournalError::Damaged { path: path.to_owned(), source })?;
+    pub fn write(&self, places: &Places) -> Result<(), JournalError> {
+        let path = &places.journal();
+        let text = serde_json::to_vec_pretty(&self.with_paths(|path| places.shown(path).into()))
+            .map_err(|source| JournalError::Damaged { path: path.to_owned(), source })?;
         let written = atomic_file::Options::new().mode(0o600).synced().write(path, text);
         written.map_err(|source| JournalError::File { operation: "write", path: path.to_owned(), source })
     }
@@ -134,8 +158,16 @@ impl Journal {
     #[must_use]
     pub fn finished(&self) -> Self {
         let files = self.files.iter().map(|entry| Entry { path: entry.path.clone(), previous: None }).collect();
-        Self { state: State::Joined, files, ..self.clone() }
+        // What it leads to is of this join now.
+        let foreign_certificates = self.foreign_certificates.iter().filter(|name| *name != CURRENT).cloned().collect();
+        Self { state: State::Joined, files, foreign_certificates, links: BTreeMap::new(), ..self.clone() }
     }
+}
+
+/// Whether a path is one that [`Places::shown`] gives: absolute, and without `..`.
+fn is_of_machine(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    (text.starts_with('/') || text.starts_with(r"C:\")) && text.split(['/', '\\']).all(|part| part != "..")
 }
 
 /// The content of a file that a join may replace; none when there is none.
@@ -176,16 +208,19 @@ mod tests {
     #[test]
     fn a_journal_is_read_as_it_was_written_and_only_by_its_owner() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal.json");
-        assert!(Journal::read(&path).unwrap().is_none());
+        let places = Places::new(dir.path(), false);
+        std::fs::create_dir_all(places.kubelet_dir()).unwrap();
+        assert!(Journal::read(&places).unwrap().is_none());
         let mut journal = Journal::new("https://a:6443", vec!["sha256:0".into()], "n");
-        journal.files.push(Entry { path: "/a".into(), previous: Some(Previous { text: "before".into(), mode: 0o644 }) });
-        journal.write(&path).unwrap();
-        assert!(Journal::read(&path).unwrap().unwrap() == journal);
+        journal.files.push(Entry { path: places.at("/a"), previous: Some(Previous { text: "before".into(), mode: 0o644 }) });
+        journal.write(&places).unwrap();
+        assert!(Journal::read(&places).unwrap().unwrap() == journal);
+        let moved = Places::new(&dir.path().join("."), false);
+        assert_eq!(Journal::read(&moved).unwrap().unwrap().files[0].path, moved.at("/a"), "the root is not part of it");
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
-            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(std::fs::metadata(places.journal()).unwrap().permissions().mode() & 0o777, 0o600);
         }
         let finished = journal.finished();
         assert_eq!((finished.state, finished.files.len()), (State::Joined, 1));
@@ -195,12 +230,30 @@ mod tests {
     #[test]
     fn damaged_and_newer_journals_are_not_used() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal.json");
-        std::fs::write(&path, "{").unwrap();
-        assert!(matches!(Journal::read(&path), Err(JournalError::Damaged { .. })));
+        let places = Places::new(dir.path(), false);
+        std::fs::create_dir_all(places.kubelet_dir()).unwrap();
+        std::fs::write(places.journal(), "{").unwrap();
+        assert!(matches!(Journal::read(&places), Err(JournalError::Damaged { .. })));
         let mut newer = Journal::new("s", Vec::new(), "n");
         newer.format = 2;
-        newer.write(&path).unwrap();
-        assert!(matches!(Journal::read(&path), Err(JournalError::Newer { format: 2, .. })));
+        newer.write(&places).unwrap();
+        assert!(matches!(Journal::read(&places), Err(JournalError::Newer { format: 2, .. })));
+    }
+
+    #[test]
+    fn a_journal_reaches_nothing_outside_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let places = Places::new(&dir.path().join("root"), false);
+        std::fs::create_dir_all(places.kubelet_dir()).unwrap();
+        for path in ["/../outside", "/etc/../../outside", "outside"] {
+            let mut journal = serde_json::to_value(Journal::new("s", Vec::new(), "n")).unwrap();
+            journal["files"] = serde_json::json!([{"path": path}]);
+            std::fs::write(places.journal(), journal.to_string()).unwrap();
+            assert!(matches!(Journal::read(&places), Err(JournalError::Foreign { .. })), "{path}");
+        }
+        let mut journal = Journal::new("s", Vec::new(), "n");
+        journal.files.push(Entry { path: places.at("/etc/cron.d/x"), previous: None });
+        journal.write(&places).unwrap();
+        assert_eq!(Journal::read(&places).unwrap().unwrap().files[0].path, dir.path().join("root/etc/cron.d/x"));
     }
 }

@@ -143,7 +143,7 @@ async fn has_good_certificate(settings: &Settings, places: &Places) -> bool {
 fn is_of_cluster(kubeconfig: &Path, ca_pem: &str) -> bool {
     let Ok(Some(text)) = journal::content(kubeconfig) else { return false };
     // The client's key is not needed for this.
-    let described = cluster_info::parse(&text.text, |path| std::fs::read_to_string(path));
+    let described = cluster_info::parse(&text.text, true, |path| std::fs::read_to_string(path));
     let theirs = described.ok().and_then(|described| described.ca_pem).and_then(|ca_pem| pins_of(&ca_pem).ok());
     theirs.is_some_and(|theirs| pins_of(ca_pem).is_ok_and(|ours| ours == theirs))
 }

@@ -48,14 +48,34 @@ impl Pins {
         self.0.is_empty()
     }
 
-    /// Checks that one of the certificates has a pinned key.
+    /// The certificates (DER) that have a pinned key. Others beside them prove nothing: whoever passes a text on can add his own.
     ///
     /// # Errors
-    /// [`PinError`]; the server is not to be trusted then.
-    pub fn check(&self, ca_pem: &str) -> Result<(), PinError> {
-        let found = pins_of(ca_pem)?;
-        if found.iter().any(|pin| self.0.contains(pin)) { Ok(()) } else { Err(PinError::Other { found: found.join(", ") }) }
+    /// [`PinError`], also when no certificate has one; the server is not to be trusted then.
+    pub fn pinned(&self, ca_pem: &str) -> Result<Vec<Vec<u8>>, PinError> {
+        let all = certificates(ca_pem)?;
+        let found = all.iter().map(|der| pin_of(der)).collect::<Result<Vec<_>, _>>()?;
+        let pinned: Vec<Vec<u8>> = all.into_iter().zip(&found).filter(|(_, pin)| self.0.contains(*pin)).map(|(der, _)| der).collect();
+        if pinned.is_empty() { Err(PinError::Other { found: found.join(", ") }) } else { Ok(pinned) }
     }
+}
+
+fn certificates(ca_pem: &str) -> Result<Vec<Vec<u8>>, PinError> {
+    let certificates = pki::certificate_der(ca_pem).map_err(|_| PinError::Authority)?;
+    if certificates.is_empty() { Err(PinError::Authority) } else { Ok(certificates.into_iter().map(|der| der.to_vec()).collect()) }
+}
+
+/// The pin of a certificate (DER).
+///
+/// # Errors
+/// [`PinError::Authority`] when it is none.
+pub fn pin_of(der: &[u8]) -> Result<String, PinError> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| PinError::Authority)?;
+    let mut text = "sha256:".to_owned();
+    for byte in Sha256::digest(certificate.tbs_certificate.subject_pki.raw) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok(text)
 }
 
 /// The pins of the certificates in a PEM text.
@@ -63,17 +83,7 @@ impl Pins {
 /// # Errors
 /// [`PinError::Authority`] when there is none, or one that is no certificate.
 pub fn pins_of(ca_pem: &str) -> Result<Vec<String>, PinError> {
-    let certificates = pki::certificate_der(ca_pem).map_err(|_| PinError::Authority)?;
-    let pin = |der: &[u8]| {
-        let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|_| PinError::Authority)?;
-        let mut text = "sha256:".to_owned();
-        for byte in Sha256::digest(certificate.tbs_certificate.subject_pki.raw) {
-            let _ = write!(text, "{byte:02x}");
-        }
-        Ok(text)
-    };
-    let pins = certificates.iter().map(|der| pin(der)).collect::<Result<Vec<_>, _>>()?;
-    if pins.is_empty() { Err(PinError::Authority) } else { Ok(pins) }
+    certificates(ca_pem)?.iter().map(|der| pin_of(der)).collect()
 }
 
 #[cfg(test)]
@@ -89,19 +99,19 @@ mod tests {
     #[test]
     fn pins_are_kubeadms() {
         assert_eq!(pins_of(CERTIFICATE).unwrap(), [PIN.trim()]);
-        assert_eq!(Pins::parse([PIN.trim().to_uppercase().as_str()]).unwrap().check(CERTIFICATE), Ok(()));
+        assert_eq!(Pins::parse([PIN.trim().to_uppercase().as_str()]).unwrap().pinned(CERTIFICATE).unwrap().len(), 1);
     }
 
     #[test]
-    fn any_authority_of_the_bundle_and_any_pin_will_do() {
+    fn only_pinned_authorities_of_a_bundle_count() {
         let authority = || pki::Ca::generate("a", Duration::from_secs(86_400)).unwrap().cert_pem().to_owned();
         let (one, other) = (authority(), authority());
         let pin = pins_of(&one).unwrap().remove(0);
         let pins = Pins::parse([PIN.trim(), pin.as_str()]).unwrap();
-        assert_eq!(pins.check(&format!("{other}{one}")), Ok(()));
-        let error = pins.check(&other).unwrap_err();
+        assert_eq!(pins.pinned(&format!("{other}{one}")).unwrap(), certificates(&one).unwrap());
+        let error = pins.pinned(&other).unwrap_err();
         assert!(error.to_string().contains(&pins_of(&other).unwrap()[0]), "{error}");
-        assert_eq!(pins.check("nothing"), Err(PinError::Authority));
+        assert_eq!(pins.pinned("nothing"), Err(PinError::Authority));
     }
 
     #[test]

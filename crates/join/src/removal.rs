@@ -79,8 +79,12 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Vec<Step>, NothingToRemove> {
         }
         None => false,
     };
+    let is_unfinished = journal.is_some_and(|journal| journal.state == State::Joining);
+    if is_unfinished {
+        steps.push(Step::Undo);
+    }
     match journal {
-        Some(journal) if journal.state == State::Joining && !inputs.is_forced => steps.push(Step::Undo),
+        Some(_) if is_unfinished && !inputs.is_forced => {}
         None if !inputs.is_forced => return Err(NothingToRemove),
         _ => {
             let of_journal = journal.into_iter().flat_map(|journal| journal.files.iter().map(|entry| entry.path.clone()));

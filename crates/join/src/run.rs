@@ -87,7 +87,7 @@ struct Prepared {
 /// Everything before the first change.
 async fn prepare<S: Service>(request: &Request<'_, S>) -> Result<Prepared, JoinError> {
     let Request { settings, places, service, .. } = *request;
-    let journal = Journal::read(&places.journal())?;
+    let journal = Journal::read(places)?;
     // Said before the findings that follow from it.
     journal.as_ref().map_or(Ok(()), plan::check_joined)?;
     let mut findings = Vec::new();

@@ -114,7 +114,7 @@ fn parse(text: &str) -> ServiceState {
     }
 }
 
-/// Nobody's: whoever joins starts the agent.
+/// No service: the caller of the join starts the agent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unmanaged;
 

@@ -43,6 +43,10 @@ pub enum SettingsError {
     NoNodeName,
     #[error("invalid {0:?} among kubeletExtraArgs: names have letters, digits and hyphens, and values no blanks or control characters")]
     ExtraArg(String),
+    #[error("invalid taint {0:?}: taints have no blanks or control characters")]
+    Taint(String),
+    #[error("invalid caCertPath {0:?}: write a path without ..")]
+    CaPath(String),
     #[error("several container runtimes are on this machine ({0}): choose one with --cri-socket")]
     Runtimes(String),
     #[error("invalid --cri-socket {0:?}: write unix:///PATH, or npipe:////./pipe/NAME on Windows")]
@@ -90,6 +94,10 @@ impl Flags {
         let discovery = &mut config.discovery;
         if let Some(endpoint) = self.endpoint {
             discovery.token.get_or_insert_default().endpoint = Some(endpoint);
+        }
+        // Beside a discovery file they would prove nothing: that is refused, as two ways to find the cluster.
+        if self.discovery_token.is_some() || !self.ca_cert_hashes.is_empty() || self.is_unpinned {
+            discovery.token.get_or_insert_default();
         }
         if let Some(token) = &mut discovery.token {
             token.token = self.discovery_token.or_else(|| token.token.take()).or_else(|| self.token.clone());
@@ -187,6 +195,13 @@ impl Settings {
                 return Err(SettingsError::ExtraArg(name.clone()));
             }
         }
+        if let Some(taint) = config.taints.iter().find(|taint| taint.chars().any(|c| c.is_whitespace() || c.is_control())) {
+            return Err(SettingsError::Taint(taint.clone()));
+        }
+        let ca_path = config.ca_cert_path.unwrap_or_else(|| "/etc/kubernetes/pki/ca.crt".to_owned());
+        if ca_path.split(['/', '\\']).any(|part| part == "..") {
+            return Err(SettingsError::CaPath(ca_path));
+        }
         let (discovery, tls_token) = discovery(config.discovery)?;
         let host_name = machine.host_name.trim().to_lowercase();
         let overriding = config.kubelet_extra_args.iter().rev().find(|(name, _)| name == "hostname-override").map(|(_, value)| value.clone());
@@ -202,7 +217,7 @@ impl Settings {
             has_preflight: !skips(PHASES[0]),
             waits: !skips(PHASES[1]),
             extra_args: config.kubelet_extra_args,
-            ca_path: config.ca_cert_path.unwrap_or_else(|| "/etc/kubernetes/pki/ca.crt".to_owned()),
+            ca_path,
             ignored: Ignored::new(&config.ignore_preflight_errors)?,
             is_dry_run: config.dry_run,
             discovery_timeout: find.unwrap_or(Duration::from_secs(300)),
@@ -295,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_command_line_is_all_that_is_needed() {
+    fn kubeadms_command_line_is_all_that_is_needed() {
         let settings = settle(flags()).unwrap();
         let Discovery::Token { endpoint, token, pins } = &settings.discovery else { panic!("{settings:?}") };
         assert_eq!((endpoint.as_str(), token.id(), pins.is_some()), ("10.0.0.2:6443", "abcdef", true));
@@ -370,6 +385,12 @@ mod tests {
             let kubelet_extra_args = vec![(name.to_owned(), value.to_owned())];
             assert_eq!(refused(JoinConfiguration { kubelet_extra_args, ..base() }), SettingsError::ExtraArg(name.into()));
         }
+        let taint = "a=b --node-ip=1.2.3.4:NoSchedule".to_owned();
+        assert_eq!(refused(JoinConfiguration { taints: vec![taint.clone()], ..base() }), SettingsError::Taint(taint));
+        let outside = "/etc/../../ca.crt".to_owned();
+        assert_eq!(refused(JoinConfiguration { ca_cert_path: Some(outside.clone()), ..base() }), SettingsError::CaPath(outside));
+        let file = Flags { endpoint: None, discovery_file: Some("/f".into()), ..flags() };
+        assert_eq!(settle(file).unwrap_err(), SettingsError::TwoDiscoveries, "a hash beside a file would prove nothing");
         let kubelet_extra_args = vec![("hostname-override".to_owned(), "other".to_owned())];
         assert_eq!(Settings::new(JoinConfiguration { kubelet_extra_args, ..base() }, &machine()).unwrap().node_name, "other");
         let two = Machine { sockets: KNOWN_SOCKETS.map(str::to_owned).to_vec(), ..machine() };

@@ -197,7 +197,7 @@ pub async fn join_command(client: &Client, token: &BootstrapToken) -> Result<Str
 
 fn command_of(kubeconfig: &str, token: &BootstrapToken) -> Result<String, TokenError> {
     let no_files = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::PermissionDenied));
-    let described = cluster_info::parse(kubeconfig, no_files).map_err(TokenError::Info)?;
+    let described = cluster_info::parse(kubeconfig, true, no_files).map_err(TokenError::Info)?;
     let ca_pem = described.ca_pem.ok_or(TokenError::Info(InfoError::Missing("certificate authority")))?;
     let hashes: String = pins_of(&ca_pem).map_err(TokenError::Pin)?.iter().map(|pin| format!(" --discovery-token-ca-cert-hash {pin}")).collect();
     let server = described.server.trim_start_matches("https://").trim_end_matches('/');

@@ -259,7 +259,7 @@ async fn a_token_becomes_a_nodes_certificate_and_reset_removes_it() {
         assert!(!String::from_utf8_lossy(&text).contains(token.reveal().split_once('.').unwrap().1), "the token is in {file}");
     }
 
-    // Whom the kubeconfig makes of its bearer.
+    // The user that the kubeconfig authenticates.
     let client = cluster::client_from_kubeconfig(&places.kubelet_conf()).await.unwrap();
     let review: SelfSubjectReview = Api::all(client).create(&PostParams::default(), &SelfSubjectReview::default()).await.unwrap();
     let user = review.status.unwrap().user_info.unwrap();
@@ -270,7 +270,7 @@ async fn a_token_becomes_a_nodes_certificate_and_reset_removes_it() {
     let error = join(&settings, &places, &Unmanaged).await.unwrap_err();
     assert!(matches!(&error, JoinError::Plan(PlanError::Joined { name, .. }) if name == NODE), "{error}");
 
-    let journal = Journal::read(&places.journal()).unwrap().unwrap();
+    let journal = Journal::read(&places).unwrap().unwrap();
     assert_eq!(journal.state, State::Joined);
     let present = removal::known_files(&places).into_iter().filter(|path| path.exists()).collect();
     let inputs =
@@ -433,5 +433,5 @@ async fn a_file_is_another_way_to_the_cluster() {
     let mut settings = settings(flags(Some(&token)));
     settings.discovery_timeout = Duration::from_secs(1);
     let error = join(&settings, &Places::new(&root.path().join("other"), false), &Unmanaged).await.unwrap_err();
-    assert!(matches!(error, JoinError::Discovery(DiscoveryError::Unreachable { .. })), "{error}");
+    assert!(matches!(error, JoinError::Discovery(DiscoveryError::Tls { .. })), "{error}");
 }

@@ -62,7 +62,7 @@ pub enum Code {
     NoImage = 83,
     /// The machine cannot join a cluster as it is (`join`).
     Preflight = 84,
-    /// Who answered could not prove to be the cluster (`join`).
+    /// The server that answered did not prove that it belongs to the cluster (`join`).
     Untrusted = 85,
     /// A Ready node has the name (`join`).
     NameTaken = 86,
@@ -195,7 +195,7 @@ pub fn report(result: Result<(), Failure>, as_json: bool) -> ExitCode {
 }
 
 /// Without characters that would change the terminal: names and reasons may come from foreign files.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let escaped = |c: char| if c.is_control() && c != '\n' { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }

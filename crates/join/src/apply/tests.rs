@@ -58,7 +58,7 @@ impl Case {
     }
 
     fn journal(&self) -> Journal {
-        Journal::read(&self.places.journal()).unwrap().unwrap_or_else(|| Journal::new("https://a", Vec::new(), "n"))
+        Journal::read(&self.places).unwrap().unwrap_or_else(|| Journal::new("https://a", Vec::new(), "n"))
     }
 
     async fn apply(&self, service: &Fake, interrupted: impl Future<Output = ()>) -> Result<(), ApplyError> {
@@ -122,6 +122,26 @@ async fn a_failed_step_leaves_the_machine_as_it_was() {
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(std::fs::metadata(case.places.config()).unwrap().permissions().mode() & 0o777, 0o640);
     }
+}
+
+/// A node of kubeadm's has a certificate, to which a link leads; the join would leave it without.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_certificate_of_before_is_the_present_one_again() {
+    let case = Case::new();
+    std::fs::create_dir_all(case.places.cert_dir()).unwrap();
+    let current = case.places.cert_dir().join(CURRENT);
+    std::fs::write(case.places.cert_dir().join("kubelet-client-2020.pem"), "theirs").unwrap();
+    std::os::unix::fs::symlink("kubelet-client-2020.pem", &current).unwrap();
+    let site = Site { places: &case.places, service: &Fake::default(), progress: &|_| {} };
+    let journal = begin(&case.plan(), case.journal(), &site).await.unwrap();
+    std::fs::write(case.places.cert_dir().join("kubelet-client-2026.pem"), "ours").unwrap();
+    relink(&current, Path::new("kubelet-client-2026.pem")).unwrap();
+    assert_eq!(undo(&journal, &site).await, Vec::<String>::new());
+    assert_eq!(std::fs::read_to_string(&current).unwrap(), "theirs");
+    assert!(!case.places.cert_dir().join("kubelet-client-2026.pem").exists());
+    // Once joined, the link is the join's.
+    assert!(!journal.finished().foreign_certificates.contains(CURRENT));
 }
 
 /// Its absence was ignored in preflight.

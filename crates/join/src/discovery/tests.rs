@@ -28,7 +28,7 @@ async fn a_signature_that_comes_late_is_waited_for() {
     assert_eq!(asked.load(Ordering::Relaxed), 3);
 }
 
-/// The token has expired, or is another cluster's: nothing signs for it. Whoever answers is believed that after half a minute.
+/// The token has expired, or is another cluster's: nothing signs for it. After half a minute without a signature discovery ends.
 #[tokio::test(start_paused = true)]
 async fn a_token_that_nothing_signs_for_ends_the_wait() {
     let client = fake_client(|_| info(&json!({"kubeconfig": "text", "jws-kubeconfig-ghijkl": "x"})));
@@ -70,7 +70,7 @@ async fn answers_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_text_at_a_url_is_read_only_from_whom_tls_proves() {
+async fn a_text_at_a_url_is_read_only_over_tls_that_holds() {
     cluster::install_crypto_provider();
     let (dir, keys) = (tempfile::tempdir().unwrap(), test_lab::server::Keys::new());
     let config = keys.config(dir.path().to_owned());

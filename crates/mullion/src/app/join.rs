@@ -8,7 +8,8 @@ use std::path::Path;
 use anyhow::{Context as _, Result, anyhow, bail};
 use join::config::{self, JoinConfiguration};
 use join::drain::{self, Options};
-use join::journal::Journal;
+use join::journal::{Journal, State};
+use join::pins;
 use join::plan::{self, PlanError, Step};
 use join::preflight::Finding;
 use join::removal::{self, NothingToRemove};
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use super::machine;
 use super::node::VERSION;
 use crate::cli::join_cli::{HostArgs, JoinArgs, LeaveArgs, ResetArgs, Secret};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, printable};
 
 pub use token::main as token;
 
@@ -47,7 +48,7 @@ pub fn join(args: JoinArgs) -> Result<(), Failure> {
     check_services(&host)?;
     let settings = settings(args)?;
     let places = Places::of_machine(host.rootfs.as_deref());
-    let done = if host.no_service {
+    let done = if has_no_service(&host) {
         runtime.block_on(run(&settings, &places, &Unmanaged, as_json))
     } else {
         runtime.block_on(run(&settings, &places, &Systemd::default(), as_json))
@@ -69,9 +70,14 @@ async fn run(settings: &Settings, places: &Places, service: &impl Service, as_js
     join::run::run(&request, crate::end_requested()).await
 }
 
+/// Whether services are left alone: another root has none that runs here.
+fn has_no_service(host: &HostArgs) -> bool {
+    host.no_service || host.rootfs.is_some()
+}
+
 /// Services are systemd's so far.
 fn check_services(host: &HostArgs) -> Result<(), Failure> {
-    if cfg!(windows) && !host.no_service {
+    if cfg!(windows) && !has_no_service(host) {
         return Err(Failure::new(
             Code::Usage,
             anyhow!("services of Windows are not controlled yet: give --no-service, and start the node agent yourself"),
@@ -133,8 +139,10 @@ fn report(outcome: &Outcome, settings: &Settings, places: &Places, host: &HostAr
         eprintln!("mullion: kubelet-config: {warning}");
     }
     if !outcome.is_done {
-        print!("{}", outcome.plan.text(places));
-    } else if host.no_service {
+        for line in outcome.plan.text(places).lines() {
+            println!("{}", printable(line));
+        }
+    } else if has_no_service(host) {
         let shown = |path: std::path::PathBuf| path.display().to_string();
         println!("This machine has the identity of node {:?} in {}.", settings.node_name, outcome.server);
         let own = std::fs::read_to_string(places.flags_env()).ok().and_then(|text| plan::flags(&text).map(|flags| format!(" {flags}")));
@@ -168,7 +176,10 @@ pub fn leave(args: &LeaveArgs) -> Result<(), Failure> {
 
 async fn leave_cluster(args: &LeaveArgs) -> Result<()> {
     let places = Places::of_machine(args.host.rootfs.as_deref());
-    let journal = Journal::read(&places.journal())?.ok_or(NothingToRemove)?;
+    let journal = Journal::read(&places)?.ok_or(NothingToRemove)?;
+    if journal.state == State::Joining {
+        bail!("the join of this machine was not finished: the Node of its name may be another machine's; mullion reset takes the join back");
+    }
     let node = journal.node_name.as_str();
     let removal = Removal { host: &args.host, is_forced: false, is_dry_run: args.dry_run, node: Some(node) };
     if args.dry_run {
@@ -178,7 +189,9 @@ async fn leave_cluster(args: &LeaveArgs) -> Result<()> {
         return removal.run(None).await;
     }
     let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| places.kubelet_conf());
-    let client = cluster::client_from_kubeconfig(&kubeconfig).await.context("cannot reach the cluster; mullion reset leaves it without")?;
+    let config = cluster::config_from_kubeconfig(&kubeconfig).await.context("cannot reach the cluster; mullion reset leaves it without")?;
+    check_cluster(&config, &journal, &kubeconfig)?;
+    let client = Client::try_from(config).context("cannot reach the cluster; mullion reset leaves it without")?;
     if !may_delete(&client, node).await? {
         bail!(
             "cannot delete Node {node:?} with the credentials in {}: give --kubeconfig of an administrator, or run kubectl delete node {node} and \
@@ -192,6 +205,15 @@ async fn leave_cluster(args: &LeaveArgs) -> Result<()> {
         drain::drain(&client, node, options, args.drain_timeout.0).await?;
     }
     removal.run(Some(client)).await
+}
+
+/// A Node of the same name in another cluster is another machine.
+fn check_cluster(config: &kube::Config, journal: &Journal, kubeconfig: &Path) -> Result<()> {
+    let mut pins = config.root_cert.iter().flatten().filter_map(|der| pins::pin_of(der).ok());
+    if pins.any(|pin| journal.authority.contains(&pin)) {
+        return Ok(());
+    }
+    bail!("{} is not of the cluster {} that this machine has joined: its certificate authority is another one", kubeconfig.display(), journal.server)
 }
 
 /// Asked before anything is done: a node may not delete itself by default.
@@ -220,12 +242,16 @@ struct Removal<'a> {
 
 impl Removal<'_> {
     async fn run(&self, client: Option<Client>) -> Result<()> {
-        if self.host.no_service || cfg!(windows) { self.run_with(&Unmanaged, client).await } else { self.run_with(&Systemd::default(), client).await }
+        if has_no_service(self.host) || cfg!(windows) {
+            self.run_with(&Unmanaged, client).await
+        } else {
+            self.run_with(&Systemd::default(), client).await
+        }
     }
 
     async fn run_with(&self, service: &impl Service, client: Option<Client>) -> Result<()> {
         let places = Places::of_machine(self.host.rootfs.as_deref());
-        let journal = Journal::read(&places.journal())?;
+        let journal = Journal::read(&places)?;
         let present =
             removal::known_files(&places).into_iter().chain(journal.iter().flat_map(|journal| journal.files.iter().map(|file| file.path.clone())));
         let present = present.filter(|path| path.exists()).collect();

@@ -1,6 +1,5 @@
 //! Wiring of `mullion ovn`, also called `ovn-k8s-overlay`, `ovn-k8s-watcher` and `ovn-k8s-gateway-helper`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;

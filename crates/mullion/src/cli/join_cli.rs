@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use node_config::GoDuration;
 
-/// A text that nothing prints.
+/// A secret; its Debug output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -83,7 +83,7 @@ pub struct HostArgs {
     /// Leave starting and stopping of the node agent to the caller
     #[arg(long)]
     pub no_service: bool,
-    /// Directory in the place of the machine's root
+    /// Prepare the file system of another machine in this directory: its files alone, without services and network
     #[arg(long, value_name = "DIR")]
     pub rootfs: Option<PathBuf>,
 }

@@ -13,7 +13,7 @@ fn args(line: &str) -> JoinArgs {
 const PIN: &str = "sha256:fd0e3bea72cc0695ec982ec2f63d7ac225d5808c4924aaf02b80087ed9e1e9d2";
 
 #[test]
-fn the_seeds_command_line_is_taken_as_it_is() {
+fn kubeadms_command_line_is_taken_as_it_is() {
     let line = format!("mullion join --v=5 --token abcdef.0123456789abcdef 10.127.44.20:6443 --discovery-token-ca-cert-hash {PIN} --node-name win01");
     let args = args(&line);
     assert!(!format!("{args:?}").contains("0123456789abcdef"), "tokens are in no debug text");
