@@ -17,9 +17,11 @@ use crate::wire::Framer;
 use crate::{Error, Replica, Support};
 
 /// The longest message that is read: the first answer holds all rows of all tables that are used.
-const LONGEST_MESSAGE: usize = 256 << 20;
+const LONGEST_MESSAGE: usize = 64 << 20;
 /// How long a connection and its first answers may take.
 const START: Duration = Duration::from_secs(30);
+/// How long an answer to a transaction may take.
+const ANSWER: Duration = Duration::from_secs(60);
 /// Delays between connections.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(8));
 /// How many transactions may wait for being sent.
@@ -95,7 +97,7 @@ impl Client {
         self.state.borrow().clone()
     }
 
-    /// Waits until something is known that [`Client::state`] did not tell the last time that this was called.
+    /// Waits for the next change of [`Client::state`] since the last call.
     pub async fn changed(&mut self) {
         if self.state.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -137,7 +139,9 @@ impl Client {
         if self.commands.send(Command::Transact(transaction, answer)).await.is_err() {
             return Err(Error::NotConnected { database: self.database.clone(), reason: "the client has ended".into() });
         }
-        answered.await.unwrap_or_else(|_| Err(Error::Lost { database: self.database.clone() }))
+        let lost = || Err(Error::Lost { database: self.database.clone() });
+        let late = || Err(Error::Late { database: self.database.clone(), seconds: ANSWER.as_secs() });
+        tokio::time::timeout(ANSWER, answered).await.map_or_else(|_| late(), |answer| answer.unwrap_or_else(|_| lost()))
     }
 
     /// Takes the lock from whoever holds it.
@@ -173,9 +177,11 @@ impl Run {
             let Some(remote) = self.config.remotes.get(next).cloned() else { return };
             next = (next + 1) % self.config.remotes.len();
             let mut session = Session::new(self.config.wants.clone(), std::mem::take(&mut memory));
+            let began = Instant::now();
             let ended = self.connection(&remote, &mut session).await;
             let gave_up = std::mem::take(&mut self.gave_up);
-            if session.is_ready() && !gave_up {
+            // A server that ends each connection soon is no better than one that refuses it.
+            if session.is_ready() && !gave_up && began.elapsed() > DELAYS.1 {
                 backoff.reset();
             }
             memory = session.into_memory();
@@ -250,6 +256,8 @@ impl Run {
         loop {
             let limit = if session.is_ready() { heard + self.config.probe * if probed { 2 } else { 1 } } else { start };
             let outputs = tokio::select! {
+                // What waits to be read is no silence.
+                biased;
                 read = stream.read(&mut buffer) => {
                     let length = match read {
                         Ok(0) => return Ok("the server closed the connection".into()),

@@ -3,8 +3,9 @@
 //! Flow: bytes → [`wire`] (messages) → [`session`] (one connection's protocol, without I/O) → [`Replica`] and answers; [`Client`] does the
 //! I/O and connects again. Knows nothing of OVN and Kubernetes.
 //! Guarantees: a reader sees whole states of the database only, before and after a lost connection; no transaction is sent twice; columns
-//! that the server's schema lacks are neither asked for nor written; what a server can make the process keep in memory is bounded.
-//! Does not do: sockets of clustered servers are tried one after another, not in parallel; conditions on what is replicated.
+//! that the server's schema lacks are neither asked for nor written; a message has at most 64 MiB.
+//! Does not do: servers of a cluster are tried one after another, not in parallel; tables are replicated whole, without conditions and
+//! without a bound on their size, so the server is trusted with the process's memory.
 
 mod client;
 mod operation;
@@ -43,6 +44,14 @@ pub enum Error {
     Lost {
         /// The database.
         database: String,
+    },
+    /// The server is connected and does not answer. The transaction may still take effect.
+    #[error("{database} did not answer the transaction within {seconds} s: look at the rows again before another attempt")]
+    Late {
+        /// The database.
+        database: String,
+        /// How long it was waited for.
+        seconds: u64,
     },
     /// The server refused it; nothing has changed.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! TLS as Open vSwitch has it: both sides show certificates of one authority; whom a certificate names does not matter.
+//! TLS as Open vSwitch has it: both sides show certificates of one authority; the name in a certificate is not checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ pub fn client_config(files: &TlsFiles) -> Result<Arc<rustls::ClientConfig>, TlsE
     Ok(Arc::new(config))
 }
 
-/// Verifies all of a certificate but the name: those of `ovs-pki` name no host, and the authority certifies databases alone.
+/// Verifies all of a certificate but the name: those of `ovs-pki` name no host. So the authority must certify databases alone.
 #[derive(Debug)]
 struct AnyName(Arc<WebPkiServerVerifier>);
 
