@@ -51,6 +51,8 @@ impl fmt::Display for Protocol {
 pub struct PodRow {
     /// The node on which it is.
     pub node: String,
+    /// Its UID.
+    pub uid: String,
     /// Its annotation [`ANNOTATION`].
     pub annotation: Option<String>,
     /// Its annotation [`NETWORKS`].
@@ -68,7 +70,8 @@ impl PodRow {
         }
         let annotation = |name: &str| pod.metadata.annotations.as_ref()?.get(name).cloned();
         let node = spec.node_name.clone().filter(|node| !node.is_empty())?;
-        Some(Self { node, annotation: annotation(ANNOTATION), networks: annotation(NETWORKS) })
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        Some(Self { node, uid, annotation: annotation(ANNOTATION), networks: annotation(NETWORKS) })
     }
 }
 

@@ -151,8 +151,13 @@ impl<'a> Session<'a> {
     }
 
     /// Writes what is wanted of the northbound database.
-    async fn write_northbound(&mut self, scope: &str, wants: impl Fn(&Replica) -> Option<Vec<Want>>) -> Result<(), InitError> {
-        let plan = settle(&self.northbound, NORTHBOUND, scope, self.databases.dry_run, wants, Vec::new()).await?;
+    async fn write_northbound(
+        &mut self,
+        scope: &str,
+        wants: impl Fn(&Replica) -> Option<Vec<Want>>,
+        guards: fn(&Replica) -> Vec<Operation>,
+    ) -> Result<(), InitError> {
+        let plan = settle(&self.northbound, NORTHBOUND, scope, self.databases.dry_run, wants, Vec::new(), guards).await?;
         self.report.0.push((NORTHBOUND, plan));
         Ok(())
     }
@@ -164,7 +169,7 @@ impl<'a> Session<'a> {
             conditions: Vec::<Condition>::new(),
             mutations: vec![Mutation::new("next_cfg", Mutator::Add, Datum::from(1))],
         };
-        let plan = settle(&self.local, LOCAL, scope, self.databases.dry_run, |_| Some(wants.to_vec()), vec![number]).await?;
+        let plan = settle(&self.local, LOCAL, scope, self.databases.dry_run, |_| Some(wants.to_vec()), vec![number], no_guards).await?;
         let written = !plan.is_empty();
         self.report.0.push((LOCAL, plan));
         if written && !self.databases.dry_run {
@@ -202,7 +207,7 @@ impl<'a> Session<'a> {
             Err(_) if self.databases.dry_run => "00:00:00:00:00:00".to_owned(),
             mac => mac?,
         };
-        self.write_northbound(&scope, |replica| Some(topology::node(replica, &node.name, node.subnet, &mac))).await?;
+        self.write_northbound(&scope, |replica| Some(topology::node(replica, &node.name, node.subnet, &mac)), no_guards).await?;
         if self.databases.dry_run {
             return Ok(());
         }
@@ -212,7 +217,11 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Plans and writes until nothing is left to do.
+fn no_guards(_: &Replica) -> Vec<Operation> {
+    Vec::new()
+}
+
+/// Plans and writes until nothing is left to do. `guards` are waits on what the plan was made from, besides its own rows.
 async fn settle(
     client: &Client,
     database: &'static str,
@@ -220,6 +229,7 @@ async fn settle(
     dry_run: bool,
     wants: impl Fn(&Replica) -> Option<Vec<Want>>,
     more: Vec<Operation>,
+    guards: fn(&Replica) -> Vec<Operation>,
 ) -> Result<Plan, InitError> {
     for _ in 0..ATTEMPTS {
         let state = client.state();
@@ -232,6 +242,7 @@ async fn settle(
             return Ok(plan);
         }
         let mut transaction = plan.transaction(None);
+        transaction.operations.splice(0..0, guards(&state.replica));
         transaction.operations.extend(more.iter().cloned());
         match client.transact(transaction).await {
             Ok(_) => return Ok(plan),
@@ -274,7 +285,7 @@ impl Node {
 pub async fn master(databases: &Databases, node: &Node) -> Result<Report, InitError> {
     node.check()?;
     let mut session = Session::open(databases).await?;
-    session.write_northbound(&topology::master_scope(&node.name), |replica| Some(topology::master(replica, &node.name))).await?;
+    session.write_northbound(&topology::master_scope(&node.name), |replica| Some(topology::master(replica, &node.name)), no_guards).await?;
     session.node(node).await?;
     Ok(session.report)
 }
@@ -333,7 +344,7 @@ pub async fn gateway(databases: &Databases, settings: &GatewaySettings) -> Resul
         rampout: settings.rampout.clone(),
         chassis,
     };
-    session.write_northbound(&scope, |replica| topology::gateway(replica, &gateway)).await?;
+    session.write_northbound(&scope, |replica| topology::gateway(replica, &gateway), topology::gateway_guards).await?;
     if !is_bridge && !databases.dry_run {
         let host = |source| InitError::Host { name: name.clone(), source };
         forget_addresses(name).map_err(host)?;
@@ -355,7 +366,7 @@ pub async fn remove(databases: &Databases, node: &str) -> Result<Report, InitErr
     northbound.ready(databases.limit).await.map_err(|source| InitError::Database { operation, source })?;
     let mut report = Report::default();
     for scope in [topology::node_scope(node), topology::gateway_scope(node)] {
-        let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Some(Vec::new()), Vec::new()).await?;
+        let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Some(Vec::new()), Vec::new(), no_guards).await?;
         report.0.push((NORTHBOUND, plan));
     }
     Ok(report)

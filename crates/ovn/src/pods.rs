@@ -1,6 +1,6 @@
 //! Pods → logical ports, and the annotation from which a CNI plug-in takes a pod's addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use cluster::Key;
@@ -9,8 +9,8 @@ use ovsdb::{Replica, Row};
 use serde_json::json;
 
 use crate::cluster_rows::PodRow;
-use crate::rows::{Ref, Want};
-use crate::topology::nth;
+use crate::rows::{Ref, Want, owner};
+use crate::topology::{node_scope, nth};
 
 /// The annotation of 2017 and 2018.
 pub const ANNOTATION: &str = "ovn";
@@ -68,16 +68,44 @@ impl PodNetwork {
     }
 }
 
-/// The annotations that pods do not have yet, by pod.
+/// A pod without the annotations of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unannotated {
+    /// The pod.
+    pub key: Key,
+    /// Its UID.
+    pub uid: String,
+    /// The annotations that it should have.
+    pub annotations: [(&'static str, String); 2],
+}
+
+/// Names of switches that are no node's, or not only a node's.
 #[must_use]
-pub fn missing_annotations<'a>(replica: &Replica, pods: impl IntoIterator<Item = (&'a Key, &'a PodRow)>) -> Vec<(Key, [(&'static str, String); 2])> {
-    let by_name = |table: &str| replica.table(table).rows().map(|(_, row)| (row.text("name"), row)).collect::<BTreeMap<_, _>>();
-    let (ports, switches) = (by_name("Logical_Switch_Port"), by_name("Logical_Switch"));
+pub fn foreign_switches(replica: &Replica) -> BTreeSet<&str> {
+    let switches = replica.table("Logical_Switch").rows().map(|(_, row)| row);
+    switches.filter(|row| owner(row) != Some(&*node_scope(row.text("name")))).map(|row| row.text("name")).collect()
+}
+
+/// The pods that lack annotations: their ports are of this owner and on the switches of their nodes, and have addresses.
+#[must_use]
+pub fn missing_annotations<'a>(replica: &Replica, scope: &str, pods: impl IntoIterator<Item = (&'a Key, &'a PodRow)>) -> Vec<Unannotated> {
+    let foreign = foreign_switches(replica);
+    let ports: BTreeMap<_, _> = replica
+        .table("Logical_Switch_Port")
+        .rows()
+        .filter(|(_, row)| owner(row) == Some(scope))
+        .map(|(uuid, row)| (row.text("name"), (uuid, row)))
+        .collect();
+    let switches: BTreeMap<_, _> = replica.table("Logical_Switch").rows().map(|(_, row)| (row.text("name"), row)).collect();
+    let on: BTreeMap<_, BTreeSet<_>> =
+        switches.iter().map(|(name, row)| (*name, row.get("ports").into_iter().flat_map(ovsdb::Datum::uuids).collect())).collect();
     let missing = |(key, row): (&Key, &PodRow)| {
-        let network = PodNetwork::of(ports.get(&*port_name(key))?, switches.get(&*row.node)?)?;
-        let annotations = network.annotations();
+        let ((uuid, port), switch) = (ports.get(&*port_name(key))?, switches.get(&*row.node).filter(|_| !foreign.contains(&*row.node))?);
+        // The port of a pod of that name on another node may still be there.
+        on.get(&*row.node).filter(|ports| ports.contains(uuid))?;
+        let annotations = PodNetwork::of(port, switch)?.annotations();
         let has = row.annotation.as_ref() == Some(&annotations[0].1) && row.networks.as_ref() == Some(&annotations[1].1);
-        (!has).then(|| (key.clone(), annotations))
+        (!has).then(|| Unannotated { key: key.clone(), uid: row.uid.clone(), annotations })
     };
     pods.into_iter().filter_map(missing).collect()
 }
@@ -119,5 +147,32 @@ mod tests {
         let today: serde_json::Value = serde_json::from_str(&today).unwrap();
         assert_eq!((new, &today["default"]["ip_addresses"][0]), ("k8s.ovn.org/pod-networks", &json!("10.1.1.3/24")));
         assert_eq!(today["default"]["gateway_ips"], json!(["10.1.1.1"]));
+    }
+
+    #[test]
+    fn ports_and_switches_of_others_give_pods_nothing() {
+        let (port, switch) = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002");
+        let mark = |owner: &str| json!(["map", [["mullion.io/owner", owner]]]);
+        let world = |port_owner: &str, switch_owner: &str, ports: serde_json::Value| {
+            crate::rows::tests::replica(&json!({
+                "Logical_Switch_Port": {port: {"name": "default_web", "dynamic_addresses": "0a:00:00:00:00:01 10.1.1.3", "external_ids": mark(port_owner)}},
+                "Logical_Switch": {switch: {"name": "node1", "ports": ports, "other_config": ["map", [["subnet", "10.1.1.0/24"]]],
+                    "external_ids": mark(switch_owner)}},
+            }))
+        };
+        let on = || json!(["set", [["uuid", port]]]);
+        let (key, row) = (Key::new("default", "web"), PodRow { node: "node1".into(), uid: "u1".into(), ..PodRow::default() });
+        let found = |replica: &Replica| missing_annotations(replica, "watcher", [(&key, &row)]);
+        let good = found(&world("watcher", "node/node1", on()));
+        assert_eq!((good.len(), good[0].uid.as_str()), (1, "u1"));
+        for (what, replica) in [
+            ("a port of others", world("others", "node/node1", on())),
+            ("a switch of others", world("watcher", "others", on())),
+            ("a port on another switch", world("watcher", "node/node1", json!(["set", []]))),
+        ] {
+            assert_eq!(found(&replica), [], "{what}");
+        }
+        assert_eq!(foreign_switches(&world("watcher", "others", on())), ["node1"].into());
+        assert!(foreign_switches(&world("watcher", "node/node1", on())).is_empty());
     }
 }

@@ -349,7 +349,7 @@ fn marked() -> impl Iterator<Item = &'static str> {
     HELD.iter().map(|(table, ..)| *table).chain(["Logical_Switch", "Logical_Router", "Load_Balancer"])
 }
 
-fn owner(row: &Row) -> Option<&str> {
+pub(crate) fn owner(row: &Row) -> Option<&str> {
     row.entry("external_ids", OWNER)
 }
 

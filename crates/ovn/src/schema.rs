@@ -27,7 +27,6 @@ const fn table(name: &'static str, columns: &'static [ColumnUse]) -> TableUse {
 
 /// What is used of the northbound database.
 pub const NORTHBOUND_USES: &[TableUse] = &[
-    table("NB_Global", &[number("nb_cfg"), number("sb_cfg"), number("hv_cfg")]),
     table("Logical_Switch", &[text("name"), refs("ports"), refs("load_balancer"), ColumnUse::texts("other_config"), IDS]),
     table(
         "Logical_Switch_Port",
@@ -37,7 +36,6 @@ pub const NORTHBOUND_USES: &[TableUse] = &[
             ColumnUse::texts("options"),
             text("addresses"),
             ColumnUse::optional("dynamic_addresses", AtomType::String),
-            ColumnUse::optional("up", AtomType::Boolean),
             IDS,
         ],
     ),

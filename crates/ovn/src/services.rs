@@ -44,14 +44,24 @@ impl<'a> Balancers<'a> {
         for ip in &service.cluster_ips {
             self.add(None, port.protocol, *ip, port.port, &of(ip));
         }
-        for (router, address, is_first) in self.gateways {
+        for (router, address, _) in self.gateways {
             let ip = IpAddr::V4(*address);
             if let Some(node_port) = port.node_port {
                 self.add(Some(router), port.protocol, ip, node_port, &of(&ip));
             }
-            if *is_first {
-                for ip in &service.external_ips {
-                    self.add(Some(router), port.protocol, *ip, port.port, &of(ip));
+        }
+    }
+
+    /// External addresses come last, and take no address that is a gateway's or another Service's: their Service's author chose them.
+    fn add_external(&mut self, service: &ServiceRow, port: &ServicePort, slices: &[&SliceRow]) {
+        let gateways = self.gateways;
+        let is_gateway = |ip: &IpAddr| gateways.iter().any(|(_, address, _)| IpAddr::V4(*address) == *ip);
+        for (router, ..) in gateways.iter().filter(|(_, _, is_first)| *is_first) {
+            for ip in service.external_ips.iter().filter(|ip| !is_gateway(ip)) {
+                let taken =
+                    self.vips.get(&(Some(router), port.protocol)).is_some_and(|vips| vips.contains_key(&SocketAddr::new(*ip, port.port).to_string()));
+                if !taken {
+                    self.add(Some(router), port.protocol, *ip, port.port, &backends(port, slices, ip.is_ipv4()));
                 }
             }
         }
@@ -67,9 +77,13 @@ pub fn balancers(replica: &Replica, services: &[(Key, Arc<ServiceRow>)], slices:
     }
     let gateways = gateways(replica);
     let mut balancers = Balancers { gateways: &gateways, vips: BTreeMap::new() };
-    for (key, service) in services {
-        let slices = of_service.get(&(&*key.ns, &*key.name)).map(Vec::as_slice).unwrap_or_default();
+    let all: Vec<(&ServiceRow, &[&SliceRow])> =
+        services.iter().map(|(key, service)| (&**service, of_service.get(&(&*key.ns, &*key.name)).map(Vec::as_slice).unwrap_or_default())).collect();
+    for (service, slices) in &all {
         service.ports.iter().for_each(|port| balancers.add_port(service, port, slices));
+    }
+    for (service, slices) in &all {
+        service.ports.iter().for_each(|port| balancers.add_external(service, port, slices));
     }
     let mut wants = Vec::new();
     let routers = std::iter::once(None).chain(gateways.iter().map(|(router, ..)| Some(router.as_str())));

@@ -7,7 +7,7 @@
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use ovsdb::{Datum, Replica};
+use ovsdb::{Datum, Operation, Replica};
 
 use crate::cluster_rows::Protocol;
 use crate::rows::{KEY, Ownership, Ref, Want};
@@ -194,6 +194,16 @@ fn route(router: Ref, key: String, prefix: impl ToString, hop: Ipv4Addr) -> Want
         .held_by(router, "static_routes")
         .with("ip_prefix", prefix.to_string())
         .with("nexthop", hop.to_string())
+}
+
+/// Waits for what a gateway's address and its place among gateways are chosen from: two that are made at once must not choose alike.
+#[must_use]
+pub fn gateway_guards(replica: &Replica) -> Vec<Operation> {
+    let seen = |at: Ref, column: &str| {
+        let (uuid, row) = at.find(replica)?;
+        Some(Operation::wait_row(at.table, uuid, [(column.to_owned(), row.get(column)?.clone())].into()))
+    };
+    [seen(Ref::named("Logical_Switch", JOIN), "ports"), seen(cluster_router(), "static_routes")].into_iter().flatten().collect()
 }
 
 /// A gateway host's router, its switches' ports and routes, and its load balancers. None: 100.64.1.0/24 is used up.

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use thiserror_ext::AsReport as _;
 
 use crate::cluster_rows::{PodRow, ServiceRow, SliceRow};
+use crate::pods::Unannotated;
 use crate::rows::{Plan, Want, plan};
 use crate::schema::{NORTHBOUND, NORTHBOUND_USES};
 use crate::{pods, services};
@@ -83,7 +84,9 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
 /// What the watcher wants of the database.
 #[must_use]
 pub fn desired(replica: &Replica, pods: &[(Key, Arc<PodRow>)], services: &[(Key, Arc<ServiceRow>)], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Want> {
-    let mut wants: Vec<Want> = pods.iter().map(|(key, row)| pods::port(key, row)).collect();
+    // Whoever may create pods chooses their node's name: it must not lead to a switch of others.
+    let foreign = pods::foreign_switches(replica);
+    let mut wants: Vec<Want> = pods.iter().filter(|(_, row)| !foreign.contains(&*row.node)).map(|(key, row)| pods::port(key, row)).collect();
     wants.extend(services::balancers(replica, services, slices));
     wants
 }
@@ -124,11 +127,16 @@ impl Watcher {
             self.report(&waiting(&state));
             return true;
         }
+        if let Some(reason) = [self.pods.trouble(), self.services.trouble(), self.slices.trouble()].into_iter().flatten().next() {
+            // What an old view does not have would be removed.
+            self.report(&format!("nothing is written while the API server cannot be watched: {reason}"));
+            return false;
+        }
         let pods = self.pods.snapshot();
         let wants = desired(&state.replica, &pods, &self.services.snapshot(), &self.slices.snapshot());
         let plan = plan(&state.replica, SCOPE, &wants);
-        let written = self.write(&plan).await;
-        self.annotate(&pods).await && written
+        // Ports that were not written may still be those of pods before.
+        self.write(&plan).await && self.annotate(&pods).await
     }
 
     /// Logs what is wrong, once.
@@ -168,20 +176,23 @@ impl Watcher {
     /// Annotates pods to whose ports OVN has given addresses.
     async fn annotate(&self, pods: &[(Key, Arc<PodRow>)]) -> bool {
         let replica = self.northbound.state().replica;
-        let missing = pods::missing_annotations(&replica, pods.iter().map(|(key, row)| (key, &**row)));
-        let patches: Vec<_> = missing.into_iter().map(|(key, annotations)| patch(self.client.clone(), key, annotations)).collect();
-        futures::stream::iter(patches).buffer_unordered(PATCHES).all(std::future::ready).await
+        let missing = pods::missing_annotations(&replica, SCOPE, pods.iter().map(|(key, row)| (key, &**row)));
+        let patches: Vec<_> = missing.into_iter().map(|pod| patch(self.client.clone(), pod)).collect();
+        // One that is refused keeps no other from its addresses.
+        futures::stream::iter(patches).buffer_unordered(PATCHES).fold(true, |all, done| std::future::ready(all && done)).await
     }
 }
 
 /// Annotates a pod; false if it has to be tried again. A pod that is gone needs nothing.
-async fn patch(client: cluster::Client, key: Key, annotations: [(&'static str, String); 2]) -> bool {
+async fn patch(client: cluster::Client, pod: Unannotated) -> bool {
+    let Unannotated { key, uid, annotations } = pod;
     let annotations: Map<String, Value> = annotations.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    // The UID keeps it from the next pod of that name.
+    let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": annotations}}));
     let api = Api::<Pod>::namespaced(client, &key.ns);
     match api.patch_metadata(&key.name, &PatchParams::default(), &patch).await {
         Ok(_) => true,
-        Err(error) if cluster::is_not_found(&error) => true,
+        Err(error) if cluster::is_not_found(&error) || cluster::is_conflict(&error) => true,
         Err(error) => {
             tracing::warn!(pod = %key, error = %error.as_report(), "the pod was not annotated");
             false

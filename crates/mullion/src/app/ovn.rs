@@ -52,8 +52,9 @@ pub fn main(args: OvnArgs) -> Result<(), Failure> {
         OvnCommand::Init(command) => set_up(command),
         OvnCommand::Watcher(args) => watch(args),
         OvnCommand::GatewayHelper(args) => help(args),
-        OvnCommand::Remove(RemoveArgs { node_name, databases }) => {
-            let databases = databases_of(&databases)?;
+        OvnCommand::Remove(RemoveArgs { node_name, ovn_nb, tls, timeout, dry_run }) => {
+            let ovs = Databases::DEFAULT_LOCAL.to_owned();
+            let databases = databases_of(&DatabaseArgs { ovn_nb: Some(ovn_nb), ovs, tls, timeout, dry_run })?;
             report(crate::agent_runtime()?.block_on(init::remove(&databases, &node_name)))
         }
     }

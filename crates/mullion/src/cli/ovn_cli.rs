@@ -229,8 +229,17 @@ pub struct RemoveArgs {
     /// Name of the host
     #[arg(long, value_name = "NAME")]
     pub node_name: String,
+    /// Servers of OVN's northbound database, with commas between them
+    #[arg(long, value_name = "REMOTES", default_value = Databases::DEFAULT_NORTHBOUND)]
+    pub ovn_nb: String,
     #[command(flatten)]
-    pub databases: DatabaseArgs,
+    pub tls: TlsArgs,
+    /// Seconds to wait for the database
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub timeout: u64,
+    /// Print what would be removed, and remove nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[cfg(test)]

@@ -78,3 +78,17 @@ fn headless_services_have_no_address() {
     let headless: Service = serde_json::from_value(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}})).unwrap();
     assert_eq!(ServiceRow::of(&headless), None);
 }
+
+#[test]
+fn external_addresses_take_nothing_that_another_service_has() {
+    let port = |number: u16| json!([{"name": "http", "port": number}]);
+    let own = json!({"clusterIP": "10.96.0.10", "externalIPs": ["203.0.113.5"], "ports": [{"name": "http", "port": 80, "nodePort": 30080}]});
+    let other = json!({"clusterIP": "10.96.0.11", "externalIPs": ["192.0.2.2", "203.0.113.5"],
+        "ports": [{"name": "http", "port": 30080}, {"name": "again", "port": 80}]});
+    let services = [service("a", own), service("z", other)];
+    let again = json!([{"name": "http", "port": 1}, {"name": "again", "port": 2}]);
+    let slices = [slice("a-1", "a", port(8080), &[("10.1.1.3", None)]), slice("z-1", "z", again, &[("10.1.1.9", None)])];
+    let printed = printed(&balancers(&with_gateways(), &services, &slices));
+    let first = printed.iter().find(|line| line.starts_with("TCP_lb_gateway_router=GR_gw2 ")).unwrap();
+    assert_eq!(first, "TCP_lb_gateway_router=GR_gw2 {192.0.2.2:30080=10.1.1.3:8080, 203.0.113.5:30080=10.1.1.9:1, 203.0.113.5:80=10.1.1.3:8080}");
+}
