@@ -10,6 +10,7 @@ mod process;
 
 use std::fs;
 use std::io::{self, Read};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
@@ -92,11 +93,11 @@ fn run(config: &Path, socket: &OwnedFd) -> Result<(), Failure> {
     send(socket, &Event::NetworkReady { micros: start.elapsed().as_micros() as u64, router_fd })?;
     let fds = config.fds.iter().cloned().zip(fds).collect();
     let mut power = Power::make(&Dirs { dir: config.dir, run: config.run.clone() }, &hosts)?;
-    let mut processes = Processes::new(config.processes, hosts, fds, Instant::now());
+    // Closed by the process's end alone: DIR's lock is among the descriptors, and to close all takes a while, in which this process would
+    // still be there with the lock free.
+    let mut processes = ManuallyDrop::new(Processes::new(config.processes, hosts, fds, Instant::now()));
     let ending = watch(socket, &signals, &mut processes, &mut power);
     end(socket, &signals, &mut processes, &config.run, ending);
-    // DIR's lock is among its descriptors. To close them takes a while, in which this process would still be there with the lock free.
-    std::mem::forget(processes);
     Ok(())
 }
 
