@@ -1,8 +1,7 @@
 //! The client against Open vSwitch's own `ovsdb-server`, with OVN's northbound schema (Debian's packages ovn-common and openvswitch-switch).
 #![cfg(target_os = "linux")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
 use ovsdb::session::Wants;
@@ -10,7 +9,7 @@ use ovsdb::{
     AtomType, Client, ColumnUse, Condition, Config, Datum, Error, Lock, Mutation, Mutator, Operation, Outcome, Remote, State, TableUse, Transaction,
 };
 use tempfile::TempDir;
-use test_lab::until;
+use test_lab::ovn::{Programs, run};
 
 const SCHEMA: &str = "/usr/share/ovn/ovn-nb.ovsschema";
 const DATABASE: &str = "OVN_Northbound";
@@ -42,65 +41,43 @@ const USES: &[TableUse] = &[
 
 /// An `ovsdb-server` with a database of its own, in a directory of the test.
 struct Server {
-    dir: TempDir,
-    child: Option<Child>,
-}
-
-fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}; run tools/setup"));
-    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    programs: Programs,
+    _dir: TempDir,
 }
 
 impl Server {
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.path(name).display().to_string()
-    }
-
     fn new(clustered: bool) -> Self {
-        let mut server = Self { dir: tempfile::tempdir().unwrap(), child: None };
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Self { programs: Programs::new(dir.path()), _dir: dir };
         if clustered {
-            let raft = format!("unix:{}", server.text("raft"));
-            run("ovsdb-tool", &["create-cluster", &server.text("db"), SCHEMA, &raft]);
+            let raft = format!("unix:{}", server.programs.text("raft"));
+            run("ovsdb-tool", &["create-cluster", &server.programs.text("server.db"), SCHEMA, &raft]);
         } else {
-            run("ovsdb-tool", &["create", &server.text("db"), SCHEMA]);
+            server.create();
         }
         server.start();
         server
     }
 
+    fn create(&self) {
+        run("ovsdb-tool", &["create", &self.programs.text("server.db"), SCHEMA]);
+    }
+
     fn start(&mut self) {
-        let _ = std::fs::remove_file(self.path("socket"));
-        let args = [
-            format!("--remote=punix:{}", self.text("socket")),
-            format!("--unixctl={}", self.text("ctl")),
-            format!("--log-file={}", self.text("log")),
-            "-vconsole:off".into(),
-            self.text("db"),
-        ];
-        let child = Command::new("ovsdb-server").args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        self.child = Some(child.unwrap_or_else(|error| panic!("ovsdb-server: {error}; run tools/setup")));
-        until("the socket of ovsdb-server", || self.path("socket").exists() && self.path("ctl").exists());
+        self.programs.start_database("server", &[]);
     }
 
     fn end(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        self.programs.end("server");
     }
 
     fn control(&self, args: &[&str]) -> String {
-        let target = self.text("ctl");
+        let target = self.programs.text("server.ctl");
         run("ovs-appctl", &[&["-t", target.as_str()], args].concat())
     }
 
     fn remote(&self) -> Remote {
-        Remote::Unix(self.path("socket"))
+        Remote::Unix(self.programs.path("server.sock"))
     }
 
     fn client(&self) -> Client {
@@ -110,12 +87,6 @@ impl Server {
     fn client_with(&self, lock: Option<&str>, leader_only: bool) -> Client {
         let wants = Wants { database: DATABASE.into(), uses: USES, lock: lock.map(str::to_owned), leader_only };
         Client::start(Config::new(vec![self.remote()], wants))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -226,8 +197,8 @@ async fn a_restarted_server_changes_no_row() {
     assert_eq!(after, before);
     // And with rows that came and went meanwhile.
     server.end();
-    let _ = std::fs::remove_file(server.path("db"));
-    run("ovsdb-tool", &["create", &server.text("db"), SCHEMA]);
+    let _ = std::fs::remove_file(server.programs.path("server.db"));
+    server.create();
     server.start();
     let writer = server.client();
     writer.ready(LIMIT).await.unwrap();

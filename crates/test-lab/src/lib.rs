@@ -7,6 +7,7 @@
 //! | [`net`] (Linux) | links between namespaces, a LAN, small servers and clients |
 //! | [`api`] (feature `api`) | fake API servers for clients of crate `kube` |
 //! | [`csi`] (feature `csi`) | a CSI driver that records calls and fails on demand |
+//! | [`ovn`] (Linux, feature `ovn`) | OVN's central programs, and hosts with Open vSwitch |
 //! | [`server`] (feature `server`) | the keys and the configuration of an embedded API server |
 
 #[cfg(feature = "api")]
@@ -15,6 +16,8 @@ pub mod api;
 pub mod csi;
 #[cfg(target_os = "linux")]
 pub mod net;
+#[cfg(all(target_os = "linux", feature = "ovn"))]
+pub mod ovn;
 #[cfg(feature = "server")]
 pub mod server;
 mod wait;
