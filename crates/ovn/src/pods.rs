@@ -1,7 +1,8 @@
 //! Pods → logical ports, and the annotation from which a CNI plug-in takes a pod's addresses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use cluster::Key;
 use ipnet::Ipv4Net;
@@ -23,14 +24,24 @@ pub fn port_name(key: &Key) -> String {
     format!("{}_{}", key.ns, key.name)
 }
 
-/// A pod's logical port, on the switch of its node.
+/// The pods' logical ports, each on the switch of its node. A port that has addresses lets its pod use no others. Whoever may create pods
+/// chooses their node's name: it must not lead to a switch of others.
 #[must_use]
-pub fn port(key: &Key, row: &PodRow) -> Want {
-    Want::named("Logical_Switch_Port", port_name(key))
+pub fn ports(replica: &Replica, pods: &[(Key, Arc<PodRow>)]) -> Vec<Want> {
+    let foreign = foreign_switches(replica);
+    let given: HashMap<&str, &str> =
+        replica.table("Logical_Switch_Port").rows().map(|(_, row)| (row.text("name"), row.text("dynamic_addresses"))).collect();
+    let of_nodes = pods.iter().filter(|(_, row)| !foreign.contains(&*row.node));
+    of_nodes.map(|(key, row)| port(key, row, given.get(&*port_name(key)).copied().unwrap_or_default())).collect()
+}
+
+fn port(key: &Key, row: &PodRow, given: &str) -> Want {
+    let want = Want::named("Logical_Switch_Port", port_name(key))
         .held_by(Ref::named("Logical_Switch", row.node.as_str()), "ports")
         .at_first("addresses", "dynamic")
         .entry("external_ids", "namespace", key.ns.as_str())
-        .entry("external_ids", "pod", "true")
+        .entry("external_ids", "pod", "true");
+    if given.is_empty() { want } else { want.with("port_security", given) }
 }
 
 /// What a pod's interface gets.
@@ -86,7 +97,7 @@ pub fn foreign_switches(replica: &Replica) -> BTreeSet<&str> {
     switches.filter(|row| owner(row) != Some(&*node_scope(row.text("name")))).map(|row| row.text("name")).collect()
 }
 
-/// The pods that lack annotations: their ports are of this owner and on the switches of their nodes, and have addresses.
+/// The pods that lack annotations: their ports are of this owner and on the switches of their nodes, and have addresses that are secured.
 #[must_use]
 pub fn missing_annotations<'a>(replica: &Replica, scope: &str, pods: impl IntoIterator<Item = (&'a Key, &'a PodRow)>) -> Vec<Unannotated> {
     let foreign = foreign_switches(replica);
@@ -103,6 +114,8 @@ pub fn missing_annotations<'a>(replica: &Replica, scope: &str, pods: impl IntoIt
         let ((uuid, port), switch) = (ports.get(&*port_name(key))?, switches.get(&*row.node).filter(|_| !foreign.contains(&*row.node))?);
         // The port of a pod of that name on another node may still be there.
         on.get(&*row.node).filter(|ports| ports.contains(uuid))?;
+        // A pod is connected by its annotation: no sooner than its port watches over its addresses.
+        (port.text("port_security") == port.text("dynamic_addresses")).then_some(())?;
         let annotations = PodNetwork::of(port, switch)?.annotations();
         let has = row.annotation.as_ref() == Some(&annotations[0].1) && row.networks.as_ref() == Some(&annotations[1].1);
         (!has).then(|| Unannotated { key: key.clone(), uid: row.uid.clone(), annotations })
@@ -153,13 +166,16 @@ mod tests {
     fn ports_and_switches_of_others_give_pods_nothing() {
         let (port, switch) = ("00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002");
         let mark = |owner: &str| json!(["map", [["mullion.io/owner", owner]]]);
-        let world = |port_owner: &str, switch_owner: &str, ports: serde_json::Value| {
+        let given = "0a:00:00:00:00:01 10.1.1.3";
+        let secured = |port_owner: &str, switch_owner: &str, ports: serde_json::Value, security: &str| {
             crate::rows::tests::replica(&json!({
-                "Logical_Switch_Port": {port: {"name": "default_web", "dynamic_addresses": "0a:00:00:00:00:01 10.1.1.3", "external_ids": mark(port_owner)}},
+                "Logical_Switch_Port": {port: {"name": "default_web", "dynamic_addresses": given, "port_security": security,
+                    "external_ids": mark(port_owner)}},
                 "Logical_Switch": {switch: {"name": "node1", "ports": ports, "other_config": ["map", [["subnet", "10.1.1.0/24"]]],
                     "external_ids": mark(switch_owner)}},
             }))
         };
+        let world = |port_owner: &str, switch_owner: &str, ports: serde_json::Value| secured(port_owner, switch_owner, ports, given);
         let on = || json!(["set", [["uuid", port]]]);
         let (key, row) = (Key::new("default", "web"), PodRow { node: "node1".into(), uid: "u1".into(), ..PodRow::default() });
         let found = |replica: &Replica| missing_annotations(replica, "watcher", [(&key, &row)]);
@@ -169,10 +185,16 @@ mod tests {
             ("a port of others", world("others", "node/node1", on())),
             ("a switch of others", world("watcher", "others", on())),
             ("a port on another switch", world("watcher", "node/node1", json!(["set", []]))),
+            ("a port that does not watch over its addresses yet", secured("watcher", "node/node1", on(), "")),
         ] {
             assert_eq!(found(&replica), [], "{what}");
         }
         assert_eq!(foreign_switches(&world("watcher", "others", on())), ["node1"].into());
         assert!(foreign_switches(&world("watcher", "node/node1", on())).is_empty());
+        let pods = [(key.clone(), Arc::new(row.clone()))];
+        let secures = |replica: &Replica| ports(replica, &pods)[0].columns.get("port_security").cloned();
+        assert_eq!(secures(&secured("watcher", "node/node1", on(), "")), Some(given.into()));
+        assert_eq!(secures(&Replica::default()), None);
+        assert!(ports(&world("watcher", "others", on()), &pods).is_empty());
     }
 }

@@ -4,12 +4,18 @@
 //! the owner's mark and is no longer wanted, and reports rows of others that have the name of a wanted one. It never changes those.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use ovsdb::{Atom, Condition, Datum, Mutation, Mutator, Operation, Replica, Row, Transaction, Uuid};
+use ovsdb::{Atom, Condition, Datum, Mutation, Mutator, Operation, Refused, Replica, Row, Transaction, Uuid};
 
 use crate::schema::HELD;
+use index::Index;
+
+mod index;
+mod parts;
+
+pub use parts::Part;
 
 /// The key of the owner's mark in `external_ids`.
 pub const OWNER: &str = "mullion.io/owner";
@@ -121,12 +127,14 @@ pub struct Want {
     pub entries: BTreeMap<&'static str, BTreeMap<String, String>>,
     /// Rows that are kept in columns of rows; others stay.
     pub members: BTreeMap<&'static str, Vec<Ref>>,
+    /// Columns of rows in which others do not stay.
+    pub exact: BTreeSet<&'static str>,
 }
 
 impl Want {
     fn new(at: Ref) -> Self {
         let (initial, columns, entries, members) = (Columns::new(), Columns::new(), BTreeMap::new(), BTreeMap::new());
-        Self { at, ownership: Ownership::Own, held: None, initial, columns, entries, members }
+        Self { at, ownership: Ownership::Own, held: None, initial, columns, entries, members, exact: BTreeSet::new() }
     }
 
     /// A row with a name.
@@ -178,6 +186,19 @@ impl Want {
     pub fn entry(mut self, column: &'static str, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.entries.entry(column).or_default().insert(key.into(), value.into());
         self
+    }
+
+    /// With a column of rows that has the members alone.
+    #[must_use]
+    pub fn exactly(mut self, column: &'static str) -> Self {
+        self.members.entry(column).or_default();
+        self.exact.insert(column);
+        self
+    }
+
+    /// The row, and all that it refers to.
+    fn rows(&self) -> impl Iterator<Item = &Ref> {
+        std::iter::once(&self.at).chain(self.held.iter().map(|(holder, _)| holder)).chain(self.members.values().flatten())
     }
 
     /// With a row that is kept among those of a column.
@@ -250,7 +271,7 @@ pub enum Step {
         /// Pairs that come.
         new: BTreeMap<String, String>,
     },
-    /// Adds rows to a column.
+    /// Adds rows to a column, and takes others out of it.
     Join {
         /// Which row.
         at: Ref,
@@ -260,6 +281,8 @@ pub enum Step {
         column: &'static str,
         /// The rows.
         rows: Vec<(Ref, Target)>,
+        /// Those that go; they stay rows.
+        gone: Vec<Uuid>,
     },
     /// Removes a row of ours.
     Remove {
@@ -290,8 +313,9 @@ impl fmt::Display for Step {
             }
             Self::Change { at, column, from, to, .. } => write!(f, "~ {at} {column}: {from} -> {to}"),
             Self::Entries { at, column, gone, new, .. } => write!(f, "~ {at} {column}:{}{}", pairs('-', gone), pairs('+', new)),
-            Self::Join { at, column, rows, .. } => {
-                write!(f, "~ {at} {column}:{}", rows.iter().map(|(row, _)| format!(" +{}", row.id)).collect::<String>())
+            Self::Join { at, column, rows, gone, .. } => {
+                let gone = gone.iter().map(|uuid| format!(" -{uuid}"));
+                write!(f, "~ {at} {column}:{}", gone.chain(rows.iter().map(|(row, _)| format!(" +{}", row.id))).collect::<String>())
             }
             Self::Remove { at, holder: Some((holder, _, _)), .. } => write!(f, "- {at} of {holder}"),
             Self::Remove { at, holder: None, .. } => write!(f, "- {at}"),
@@ -326,6 +350,24 @@ pub enum Problem {
         /// What is not there.
         needs: Ref,
     },
+    /// The server takes everything but this row.
+    #[error("cannot write {at}: {refused}")]
+    Refused {
+        /// The row.
+        at: Ref,
+        /// The server's answer.
+        refused: Refused,
+    },
+}
+
+impl Problem {
+    /// The row that is not planned or written.
+    #[must_use]
+    pub fn at(&self) -> &Ref {
+        match self {
+            Self::Foreign { at, .. } | Self::Ambiguous { at, .. } | Self::Missing { at, .. } | Self::Refused { at, .. } => at,
+        }
+    }
 }
 
 /// What has to be done.
@@ -345,8 +387,9 @@ impl fmt::Display for Plan {
 }
 
 /// Tables whose rows are owned by marks.
-fn marked() -> impl Iterator<Item = &'static str> {
-    HELD.iter().map(|(table, ..)| *table).chain(["Logical_Switch", "Logical_Router", "Load_Balancer"])
+fn marked() -> BTreeSet<&'static str> {
+    let held = HELD.iter().map(|(table, ..)| *table);
+    held.chain(["Logical_Switch", "Logical_Router", "Load_Balancer", "Port_Group", "Address_Set"]).collect()
 }
 
 pub(crate) fn owner(row: &Row) -> Option<&str> {
@@ -357,8 +400,7 @@ struct Planner<'a> {
     replica: &'a Replica,
     scope: &'a str,
     wants: &'a [Want],
-    /// UUIDs by table and name.
-    names: HashMap<&'static str, HashMap<&'a str, Vec<Uuid>>>,
+    index: Index<'a>,
     /// Holders by what they hold.
     holders: OnceCell<HashMap<Uuid, (&'static str, Uuid, &'static str)>>,
     /// Wanted rows that the transaction makes.
@@ -370,17 +412,11 @@ struct Planner<'a> {
 /// Compares what an owner wants with what is there.
 #[must_use]
 pub fn plan(replica: &Replica, scope: &str, wants: &[Want]) -> Plan {
-    let names = wants.iter().map(|want| want.at.table).collect::<HashSet<_>>();
-    let by_name = |table: &'static str| {
-        let mut names: HashMap<&str, Vec<Uuid>> = HashMap::new();
-        replica.table(table).rows().for_each(|(uuid, row)| names.entry(row.text("name")).or_default().push(uuid));
-        (table, names)
-    };
     let mut planner = Planner {
         replica,
         scope,
         wants,
-        names: names.into_iter().map(by_name).collect(),
+        index: Index::new(replica, wants.iter().flat_map(Want::rows)),
         holders: OnceCell::new(),
         made: HashMap::new(),
         kept: HashSet::new(),
@@ -391,13 +427,6 @@ pub fn plan(replica: &Replica, scope: &str, wants: &[Want]) -> Plan {
 }
 
 impl<'a> Planner<'a> {
-    fn found(&self, at: &Ref) -> Vec<Uuid> {
-        match (&at.id, self.names.get(at.table)) {
-            (Id::Name(name), Some(names)) => names.get(name.as_str()).cloned().unwrap_or_default(),
-            _ => self.replica.table(at.table).rows().filter(|(_, row)| at.id.fits(row)).map(|(uuid, _)| uuid).collect(),
-        }
-    }
-
     fn row(&self, table: &str, uuid: Uuid) -> Option<&'a Row> {
         self.replica.table(table).get(uuid)
     }
@@ -421,7 +450,7 @@ impl<'a> Planner<'a> {
     fn target(&self, at: &Ref) -> Option<Target> {
         match self.made.get(at) {
             Some(name) => Some(Target::Made(name.clone())),
-            None => self.found(at).first().map(|uuid| Target::There(*uuid)),
+            None => self.index.found(at).first().map(|uuid| Target::There(*uuid)),
         }
     }
 
@@ -429,8 +458,8 @@ impl<'a> Planner<'a> {
     fn match_rows(&mut self) -> Vec<(&'a Want, Option<Uuid>)> {
         let mut matched = Vec::new();
         for want in self.wants {
-            let found = self.found(&want.at);
-            let ([] | [_]) = found[..] else {
+            let found = self.index.found(&want.at);
+            let ([] | [_]) = found else {
                 self.plan.problems.push(Problem::Ambiguous { at: want.at.clone(), count: found.len() });
                 self.kept.extend(found);
                 continue;
@@ -457,7 +486,7 @@ impl<'a> Planner<'a> {
         let moves = |(want, uuid): &(&Want, Option<Uuid>)| {
             let (holder, column) = want.held.as_ref()?;
             let now = self.holder((*uuid)?)?;
-            let wanted = self.found(holder);
+            let wanted = self.index.found(holder);
             (now.2 == *column && !wanted.contains(&now.1)).then_some((*uuid)?)
         };
         let moving: HashSet<Uuid> = matched.iter().filter_map(moves).collect();
@@ -469,9 +498,15 @@ impl<'a> Planner<'a> {
             }
         }
         // What cannot be held would vanish: it takes what it would hold with it.
-        while let Some((at, needs)) = matched.iter().find_map(|(want, _)| self.unheld(want)) {
-            self.made.remove(at);
-            self.plan.problems.push(Problem::Missing { at: at.clone(), needs: needs.clone() });
+        loop {
+            let unheld: Vec<(&Ref, &Ref)> = matched.iter().filter_map(|(want, _)| self.unheld(want)).collect();
+            if unheld.is_empty() {
+                break;
+            }
+            for (at, needs) in unheld {
+                self.made.remove(at);
+                self.plan.problems.push(Problem::Missing { at: at.clone(), needs: needs.clone() });
+            }
         }
         for (want, uuid) in &matched {
             match (self.made.get(&want.at).cloned(), uuid) {
@@ -486,10 +521,11 @@ impl<'a> Planner<'a> {
         self.sweep();
     }
 
-    /// A row that would be made although what it needs is not there.
+    /// A row that would be made although what it needs is not there. A group does with the members that are there.
     fn unheld(&self, want: &'a Want) -> Option<(&'a Ref, &'a Ref)> {
         self.made.get(&want.at)?;
-        let needs = want.held.iter().map(|(holder, _)| holder).chain(want.members.values().flatten());
+        let members = want.members.iter().filter(|(column, _)| !want.exact.contains(*column)).flat_map(|(_, rows)| rows);
+        let needs = want.held.iter().map(|(holder, _)| holder).chain(members);
         needs.filter(|needs| self.target(needs).is_none()).map(|needs| (&want.at, needs)).next()
     }
 
@@ -506,6 +542,9 @@ impl<'a> Planner<'a> {
             entries.entry("external_ids").or_default().insert(OWNER.to_owned(), self.scope.to_owned());
         }
         columns.extend(entries.into_iter().map(|(column, pairs)| (column, Datum::map(pairs))));
+        let missing = want.members.values().flatten().filter(|row| self.target(row).is_none());
+        let missing: Vec<Problem> = missing.map(|needs| Problem::Missing { at: want.at.clone(), needs: needs.clone() }).collect();
+        self.plan.problems.extend(missing);
         let members = want.members.iter().map(|(column, rows)| {
             let rows = rows.iter().filter_map(|row| Some((row.clone(), self.target(row)?))).collect();
             (*column, rows)
@@ -550,8 +589,11 @@ impl<'a> Planner<'a> {
                     None => self.plan.problems.push(Problem::Missing { at: at(), needs: row.clone() }),
                 }
             }
-            if !new.is_empty() {
-                self.plan.steps.push(Step::Join { at: at(), uuid, column, rows: new });
+            let wanted: HashSet<Uuid> = rows.iter().flat_map(|row| self.index.found(row)).copied().collect();
+            let gone = present.iter().filter(|uuid| want.exact.contains(column) && !wanted.contains(*uuid)).copied();
+            let gone: Vec<Uuid> = gone.collect::<BTreeSet<_>>().into_iter().collect();
+            if !new.is_empty() || !gone.is_empty() {
+                self.plan.steps.push(Step::Join { at: at(), uuid, column, rows: new, gone });
             }
         }
     }
@@ -658,10 +700,11 @@ impl Step {
                 let mutations = [mutation(Mutator::Delete, gone), mutation(Mutator::Insert, new)].into_iter().flatten().collect();
                 changes.push(mutate(at.table, *uuid, mutations));
             }
-            Self::Join { at, uuid, column, rows } => {
+            Self::Join { at, uuid, column, rows, gone } => {
                 guards.push(is_there(at.table, *uuid));
-                let rows = Datum::set(rows.iter().map(|(_, target)| target.atom()));
-                changes.push(mutate(at.table, *uuid, vec![Mutation::new(column, Mutator::Insert, rows)]));
+                let rows = Mutation::new(column, Mutator::Insert, Datum::set(rows.iter().map(|(_, target)| target.atom())));
+                let gone = Mutation::new(column, Mutator::Delete, Datum::set(gone.iter().copied()));
+                changes.push(mutate(at.table, *uuid, [gone, rows].into_iter().filter(|mutation| !mutation.value.is_empty()).collect()));
             }
             Self::Remove { uuid, holder: Some((holder, of, column)), .. } => {
                 changes.push(mutate(holder.table, *of, vec![Mutation::new(column, Mutator::Delete, (*uuid).into())]));

@@ -27,7 +27,7 @@ const fn table(name: &'static str, columns: &'static [ColumnUse]) -> TableUse {
 
 /// What is used of the northbound database.
 pub const NORTHBOUND_USES: &[TableUse] = &[
-    table("Logical_Switch", &[text("name"), refs("ports"), refs("load_balancer"), ColumnUse::texts("other_config"), IDS]),
+    table("Logical_Switch", &[text("name"), refs("ports"), refs("load_balancer"), refs("acls"), ColumnUse::texts("other_config"), IDS]),
     table(
         "Logical_Switch_Port",
         &[
@@ -36,6 +36,7 @@ pub const NORTHBOUND_USES: &[TableUse] = &[
             ColumnUse::texts("options"),
             text("addresses"),
             ColumnUse::optional("dynamic_addresses", AtomType::String),
+            text("port_security"),
             IDS,
         ],
     ),
@@ -46,6 +47,12 @@ pub const NORTHBOUND_USES: &[TableUse] = &[
     table("Logical_Router_Port", &[text("name"), text("mac"), text("networks"), IDS]),
     table("Logical_Router_Static_Route", &[text("ip_prefix"), text("nexthop"), text("policy"), text("output_port"), IDS]),
     table("NAT", &[text("type"), text("external_ip"), text("logical_ip"), IDS]),
+    table("Port_Group", &[text("name"), refs("ports"), refs("acls"), IDS]),
+    table("Address_Set", &[text("name"), text("addresses"), IDS]),
+    table(
+        "ACL",
+        &[number("priority"), text("direction"), text("match"), text("action"), ColumnUse { required: false, ..ColumnUse::texts("options") }, IDS],
+    ),
     table("Load_Balancer", &[text("name"), ColumnUse::texts("vips"), text("protocol"), IDS]),
 ];
 
@@ -75,6 +82,8 @@ pub(crate) const HELD: &[(&str, &str, &str)] = &[
     ("Logical_Router_Port", "Logical_Router", "ports"),
     ("Logical_Router_Static_Route", "Logical_Router", "static_routes"),
     ("NAT", "Logical_Router", "nat"),
+    ("ACL", "Port_Group", "acls"),
+    ("ACL", "Logical_Switch", "acls"),
     ("Bridge", "Open_vSwitch", "bridges"),
     ("Port", "Bridge", "ports"),
     ("Interface", "Port", "interfaces"),

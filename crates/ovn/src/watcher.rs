@@ -3,17 +3,20 @@
 //! Level-triggered: whatever changes, in the cluster or in the database, the whole plan is made again; at rest it is empty and nothing is
 //! written. Several watchers may run: the database's lock lets one of them write.
 
-use std::fmt::Write as _;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backoff::Backoff;
 use cluster::{ApiServer, Informer, Key, Selection};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use network_policy::rows::{self as policy_rows, Labels};
+use network_policy::{Policy, PolicyId, World};
 use ovsdb::session::Wants;
 use ovsdb::{Client, Error, Lock, Replica, State};
 use serde_json::{Map, Value, json};
@@ -21,9 +24,9 @@ use thiserror_ext::AsReport as _;
 
 use crate::cluster_rows::{PodRow, ServiceRow, SliceRow};
 use crate::pods::Unannotated;
-use crate::rows::{Plan, Want, plan};
+use crate::rows::{OWNER, Plan, Ref, Want, plan};
 use crate::schema::{NORTHBOUND, NORTHBOUND_USES};
-use crate::{pods, services};
+use crate::{apply, pods, policies, services};
 
 /// The lock of the northbound database that a writing watcher holds, and the owner of its rows.
 pub const LOCK: &str = "mullion_ovn_watcher";
@@ -56,6 +59,7 @@ struct Watcher {
     pods: Informer<PodRow>,
     services: Informer<ServiceRow>,
     slices: Informer<SliceRow>,
+    policies: Policies,
     northbound: Client,
     /// Problems that were reported, so that each is reported once.
     reported: String,
@@ -71,6 +75,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         pods: Informer::start(Api::<Pod>::all(client.clone()), all(), PodRow::of),
         services: Informer::start(Api::<Service>::all(client.clone()), all(), ServiceRow::of),
         slices: Informer::start(Api::<EndpointSlice>::all(client.clone()), Selection::labels(headless).of(&api), SliceRow::of),
+        policies: Policies::watch(&client, &api),
         northbound: Client::start(northbound),
         client,
         reported: String::new(),
@@ -84,11 +89,68 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
 /// What the watcher wants of the database.
 #[must_use]
 pub fn desired(replica: &Replica, pods: &[(Key, Arc<PodRow>)], services: &[(Key, Arc<ServiceRow>)], slices: &[(Key, Arc<SliceRow>)]) -> Vec<Want> {
-    // Whoever may create pods chooses their node's name: it must not lead to a switch of others.
-    let foreign = pods::foreign_switches(replica);
-    let mut wants: Vec<Want> = pods.iter().filter(|(_, row)| !foreign.contains(&*row.node)).map(|(key, row)| pods::port(key, row)).collect();
+    let mut wants = pods::ports(replica, pods);
     wants.extend(services::balancers(replica, services, slices));
     wants
+}
+
+/// What policies are about.
+struct Policies {
+    pods: Informer<policy_rows::PodRow>,
+    namespaces: Informer<Labels>,
+    policies: Informer<Policy>,
+}
+
+impl Policies {
+    fn watch(client: &cluster::Client, api: &ApiServer) -> Self {
+        let all = || Selection::all().of(api);
+        Self {
+            pods: Informer::start(Api::<Pod>::all(client.clone()), all(), policy_rows::PodRow::of),
+            namespaces: Informer::start(Api::<Namespace>::all(client.clone()), all(), policy_rows::namespace_row),
+            policies: Informer::start(Api::<NetworkPolicy>::all(client.clone()), all(), |policy| Some(Policy::namespaced(policy))),
+        }
+    }
+
+    async fn synced(&self) {
+        self.pods.synced().await;
+        self.namespaces.synced().await;
+        self.policies.synced().await;
+    }
+
+    fn trouble(&self) -> [Option<String>; 3] {
+        [self.pods.trouble(), self.namespaces.trouble(), self.policies.trouble()]
+    }
+
+    fn changed(&self) -> [tokio::sync::watch::Receiver<u64>; 3] {
+        [self.pods.changed(), self.namespaces.changed(), self.policies.changed()]
+    }
+
+    /// What follows from the policies for pods that have a port of ours, or get one.
+    fn wants(&self, replica: &Replica, pods: &[(Key, Arc<PodRow>)]) -> Vec<Want> {
+        let policies = self.policies.snapshot();
+        if policies.is_empty() {
+            return Vec::new();
+        }
+        let mut world = World::new(None);
+        for (key, row) in self.namespaces.snapshot() {
+            world.set_namespace(&key.name, Some((*row).clone()));
+        }
+        for (key, row) in self.pods.snapshot() {
+            world.set_pod(&key, Some((*row).clone()));
+        }
+        for (key, policy) in policies {
+            world.set_policy(&PolicyId::Namespaced(key), Some((*policy).clone()));
+        }
+        let others = pods::foreign_switches(replica);
+        let switches = replica.table("Logical_Switch").rows().map(|(_, row)| row.text("name"));
+        let switches: HashSet<&str> = switches.filter(|name| !others.contains(name)).collect();
+        let is_foreign = |row: &ovsdb::Row| row.entry("external_ids", OWNER) != Some(SCOPE);
+        let ports = replica.table("Logical_Switch_Port").rows();
+        let foreign: HashSet<&str> = ports.filter(|(_, row)| is_foreign(row)).map(|(_, row)| row.text("name")).collect();
+        let with_port = pods.iter().filter(|(key, row)| switches.contains(&*row.node) && !foreign.contains(&*pods::port_name(key)));
+        let with_port: HashSet<&Key> = with_port.map(|(key, _)| key).collect();
+        policies::wants(replica, &world, |key| with_port.contains(key))
+    }
 }
 
 impl Watcher {
@@ -96,23 +158,30 @@ impl Watcher {
         self.pods.synced().await;
         self.services.synced().await;
         self.slices.synced().await;
+        self.policies.synced().await;
         let (mut pods, mut services, mut slices) = (self.pods.changed(), self.services.changed(), self.slices.changed());
+        let mut policies = self.policies.changed();
         let mut backoff = Backoff::new(DELAYS.0, DELAYS.1);
         loop {
             pods.mark_unchanged();
             services.mark_unchanged();
             slices.mark_unchanged();
+            policies.iter_mut().for_each(tokio::sync::watch::Receiver::mark_unchanged);
             let wait = if self.pass().await {
                 backoff.reset();
                 full_pass
             } else {
                 backoff.next_delay()
             };
+            let [labelled, namespaces, objects] = &mut policies;
             tokio::select! {
                 // None of these ends while the watcher has its informers.
                 _ = pods.changed() => {}
                 _ = services.changed() => {}
                 _ = slices.changed() => {}
+                _ = labelled.changed() => {}
+                _ = namespaces.changed() => {}
+                _ = objects.changed() => {}
                 () = self.northbound.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -127,16 +196,21 @@ impl Watcher {
             self.report(&waiting(&state));
             return true;
         }
-        if let Some(reason) = [self.pods.trouble(), self.services.trouble(), self.slices.trouble()].into_iter().flatten().next() {
+        let troubles = [self.pods.trouble(), self.services.trouble(), self.slices.trouble()];
+        if let Some(reason) = troubles.into_iter().chain(self.policies.trouble()).flatten().next() {
             // What an old view does not have would be removed.
             self.report(&format!("nothing is written while the API server cannot be watched: {reason}"));
             return false;
         }
         let pods = self.pods.snapshot();
-        let wants = desired(&state.replica, &pods, &self.services.snapshot(), &self.slices.snapshot());
+        let mut wants = desired(&state.replica, &pods, &self.services.snapshot(), &self.slices.snapshot());
+        wants.extend(self.policies.wants(&state.replica, &pods));
         let plan = plan(&state.replica, SCOPE, &wants);
         // Ports that were not written may still be those of pods before.
-        self.write(&plan).await && self.annotate(&pods).await
+        let Some(refused) = self.write(&plan).await else { return false };
+        let written: Vec<_> =
+            pods.into_iter().filter(|(key, _)| !refused.contains(&Ref::named("Logical_Switch_Port", pods::port_name(key)))).collect();
+        self.annotate(&written).await && refused.is_empty()
     }
 
     /// Logs what is wrong, once.
@@ -149,28 +223,29 @@ impl Watcher {
         }
     }
 
-    async fn write(&mut self, plan: &Plan) -> bool {
-        let mut problems = String::new();
-        for problem in &plan.problems {
-            let _ = write!(problems, "{}{problem}", if problems.is_empty() { "" } else { "; " });
-        }
-        self.report(&problems);
-        if plan.is_empty() {
-            return true;
-        }
-        tracing::debug!("writing the northbound database:\n{plan}");
-        match self.northbound.transact(plan.transaction(Some(LOCK))).await {
-            Ok(_) => true,
+    /// Writes a plan. The rows that the server refuses; none: another client was first, or there is no connection.
+    async fn write(&mut self, plan: &Plan) -> Option<HashSet<Ref>> {
+        let refused = if plan.is_empty() {
+            Ok(Vec::new())
+        } else {
+            tracing::debug!("writing the northbound database:\n{plan}");
+            apply::write(&self.northbound, plan, Some(LOCK)).await
+        };
+        let refused = match refused {
+            Ok(refused) => refused,
             // Another client was first: its change wakes the watcher, or has already.
             Err(Error::Refused(refused)) if refused.is_outdated() || refused.is_not_owner() => {
                 tracing::debug!(%refused, "the rows have changed");
-                false
+                return None;
             }
             Err(error) => {
                 tracing::warn!(error = %error.as_report(), "the northbound database was not written");
-                false
+                return None;
             }
-        }
+        };
+        let problems: Vec<String> = plan.problems.iter().chain(&refused).map(ToString::to_string).collect();
+        self.report(&problems.join("; "));
+        Some(refused.iter().map(|problem| problem.at().clone()).collect())
     }
 
     /// Annotates pods to whose ports OVN has given addresses.

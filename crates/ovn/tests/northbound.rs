@@ -2,24 +2,21 @@
 #![cfg(target_os = "linux")]
 
 mod api;
-mod central;
+mod lab;
 
 use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::Api;
-use central::{Central, LIMIT, apply};
-use ipnet::Ipv4Net;
-use ovn::rows::Ref;
+use lab::{LIMIT, client, counted, net, watching, watching_at};
+use ovn::apply;
+use ovn::rows::{KEY, Ref, Want, plan};
 use ovn::topology::{self, Gateway};
-use ovn::watcher;
-use ovsdb::{Client, Config, Datum, Replica, Uuid};
+use ovsdb::{Client, Datum, Replica, Uuid};
 use serde_json::json;
+use test_lab::ovn::Central;
 use test_lab::until_async;
-
-fn net(text: &str) -> Ipv4Net {
-    text.parse().unwrap()
-}
 
 fn gateway() -> Gateway {
     Gateway {
@@ -36,17 +33,32 @@ fn gateway() -> Gateway {
 
 /// A master, two nodes and a gateway.
 async fn build(client: &Client) {
-    apply(client, "master/cp", |replica| topology::master(replica, "cp")).await;
+    lab::apply(client, "master/cp", |replica| topology::master(replica, "cp")).await;
     for (node, subnet, mac) in [("lin01", "192.168.1.0/24", "0a:00:00:00:00:01"), ("win01", "192.168.2.0/24", "0a:00:00:00:00:02")] {
-        apply(client, &topology::node_scope(node), |replica| topology::node(replica, node, net(subnet), mac)).await;
+        lab::apply(client, &topology::node_scope(node), |replica| topology::node(replica, node, net(subnet), mac)).await;
     }
-    apply(client, "gateway/gw", |replica| topology::gateway(replica, &gateway()).unwrap()).await;
+    lab::apply(client, "gateway/gw", |replica| topology::gateway(replica, &gateway()).unwrap()).await;
 }
 
 /// All rows without UUIDs: rows by what they are called, each with what it holds.
 fn dump(replica: &Replica) -> String {
-    const TABLES: [&str; 7] =
-        ["Logical_Router", "Logical_Router_Port", "Logical_Router_Static_Route", "NAT", "Logical_Switch", "Logical_Switch_Port", "Load_Balancer"];
+    dump_of(replica, &TABLES[..7])
+}
+
+const TABLES: [&str; 10] = [
+    "Logical_Router",
+    "Logical_Router_Port",
+    "Logical_Router_Static_Route",
+    "NAT",
+    "Logical_Switch",
+    "Logical_Switch_Port",
+    "Load_Balancer",
+    "Port_Group",
+    "Address_Set",
+    "ACL",
+];
+
+fn dump_of(replica: &Replica, tables: &[&str]) -> String {
     // Written by northd: they come when they come.
     const OTHERS: [&str; 2] = ["up", "dynamic_addresses"];
     let label = |uuid: Uuid| {
@@ -58,7 +70,7 @@ fn dump(replica: &Replica) -> String {
         }
     };
     let mut text = String::new();
-    for table in TABLES {
+    for table in tables {
         let mut rows: Vec<String> = Vec::new();
         for (uuid, row) in replica.table(table).rows() {
             let mut line = format!("{table} {}\n", label(uuid));
@@ -78,8 +90,8 @@ fn dump(replica: &Replica) -> String {
 
 #[tokio::test]
 async fn masters_nodes_and_gateways_write_the_rows_of_upstream() {
-    let central = Central::new(&[]);
-    let client = central.client().await;
+    let central = Central::new();
+    let client = client(&central).await;
     build(&client).await;
     let built = client.state().replica;
     insta::assert_snapshot!(dump(&built));
@@ -101,16 +113,10 @@ async fn masters_nodes_and_gateways_write_the_rows_of_upstream() {
     assert_eq!((router.entry("external_ids", "physical_ip"), router.entry("external_ids", "theirs")), (Some("10.240.0.1"), Some("kept")));
     // A node that goes takes what is its own with it.
     for scope in ["node/lin01", "gateway/gw"] {
-        apply(&client, scope, |_| Vec::new()).await;
+        lab::apply(&client, scope, |_| Vec::new()).await;
     }
     let left = dump(&client.state().replica);
     assert!(!left.contains("lin01") && !left.contains("GR_gw") && left.contains("win01") && left.contains("Logical_Switch foreign"), "{left}");
-}
-
-fn watching(central: &Central, api: &Api) -> tokio::task::JoinHandle<()> {
-    let northbound = Config { wants: watcher::wants(), ..central.config() };
-    let config = watcher::Config { client: api.client(), northbound, full_pass: Duration::from_secs(600) };
-    tokio::spawn(watcher::run(config, std::future::pending()))
 }
 
 fn vips(replica: &Replica, key: &str, value: &str) -> Datum {
@@ -124,8 +130,8 @@ async fn annotated(api: &Api, pod: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn the_watcher_gives_pods_ports_and_services_addresses() {
-    let mut central = Central::new(&[]);
-    let client = central.client().await;
+    let mut central = Central::new();
+    let client = client(&central).await;
     build(&client).await;
     // What an earlier run left, and what is not ours.
     central.nbctl(&[
@@ -172,10 +178,10 @@ async fn the_watcher_gives_pods_ports_and_services_addresses() {
     api.pod("web", "win01");
     assert!(annotated(&api, "web").await["ip_address"].as_str().unwrap().starts_with("192.168.2."));
     // The database ends and comes back: what changed meanwhile is written then, and nothing is doubled.
-    central.end("nb");
+    central.programs.end("nb");
     api.pod("late", "win01");
     api.remove("services", "web");
-    central.start_database("nb", &[]);
+    central.programs.start_database("nb", &[]);
     annotated(&api, "late").await;
     client.when(LIMIT, |state| state.connected && vips(&state.replica, "k8s-cluster-lb-tcp", "yes").is_empty()).await.unwrap();
     let ports = client.state().replica.table("Logical_Switch_Port").rows().filter(|(_, row)| row.text("name") == "default_web").count();
@@ -185,26 +191,94 @@ async fn the_watcher_gives_pods_ports_and_services_addresses() {
 
 #[tokio::test]
 async fn one_of_two_watchers_writes_and_the_other_takes_over() {
-    let central = Central::new(&[]);
-    let client = central.client().await;
+    let central = Central::new();
+    let client = client(&central).await;
     build(&client).await;
     let api = Api::default();
     api.pod("first", "lin01");
-    let one = watching(&central, &api);
+    let (way, transactions) = counted(&central);
+    let one = watching_at(&way, &api);
     annotated(&api, "first").await;
     // The other one has the same view of the cluster, and waits.
-    let other = watching(&central, &api);
+    let other = watching_at(&way, &api);
     api.pod("second", "lin01");
     annotated(&api, "second").await;
     one.abort();
     api.pod("third", "win01");
     annotated(&api, "third").await;
-    // At rest nothing is written.
-    let state = client.state();
+    // Each pod was written twice, with its port and then with its addresses, and annotated once. At rest nothing is written.
+    let counts = || (transactions.load(Ordering::Relaxed), api.patches());
+    assert_eq!(counts(), (6, 3));
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let later = client.state();
-    assert_eq!(dump(&state.replica), dump(&later.replica));
-    let patches = api.patches();
-    assert_eq!(patches, 3, "each pod was annotated once");
+    assert_eq!(counts(), (6, 3));
     other.abort();
+}
+
+#[tokio::test]
+async fn a_row_that_the_server_refuses_keeps_no_other_from_its_transaction() {
+    let central = Central::new();
+    let client = client(&central).await;
+    let group = || Ref::named("Port_Group", "group");
+    // An ACL's priority is at most 32767.
+    let acl = |priority: i64| {
+        let want = Want::external("ACL", KEY, priority.to_string()).held_by(group(), "acls").with("priority", priority);
+        want.with("direction", "to-lport").with("match", "ip4").with("action", "drop")
+    };
+    let plan = plan(&client.state().replica, "me", &[Want::named("Port_Group", "group"), acl(40_000), acl(1000)]);
+    let problems = apply::write(&client, &plan, None).await.unwrap();
+    let [problem] = &problems[..] else { panic!("{problems:?}") };
+    let text = problem.to_string();
+    assert!(text.starts_with("cannot write ACL 40000: ") && text.contains("constraint violation"), "{text}");
+    let replica = client.state().replica;
+    let (_, row) = group().find(&replica).unwrap();
+    let acls: Vec<_> =
+        row.get("acls").unwrap().uuids().map(|uuid| replica.table("ACL").get(uuid).unwrap().get("priority").unwrap().as_integer()).collect();
+    assert_eq!(acls, [Some(1000)]);
+}
+
+#[tokio::test]
+async fn policies_become_groups_sets_and_acls_and_go_with_them() {
+    let central = Central::new();
+    let client = client(&central).await;
+    build(&client).await;
+    let api = Api::default();
+    api.pod("web", "lin01");
+    api.pod("db", "win01");
+    api.namespace("default", json!({"team": "a"}));
+    api.namespace("other", json!({"team": "b"}));
+    api.pod("other/job", "win01");
+    let watcher = watching(&central, &api);
+    let mut addresses = Vec::new();
+    for pod in ["web", "db", "other/job"] {
+        let network = annotated(&api, pod).await;
+        addresses.push(network["ip_address"].as_str().unwrap().split('/').next().unwrap().to_owned());
+        api.reported(pod, addresses.last().unwrap());
+    }
+    let select = |pod: &str| json!({"matchLabels": {"name": pod}});
+    let from = json!([{"podSelector": select("web")}, {"namespaceSelector": {"matchLabels": {"team": "b"}}}]);
+    let ingress = json!([{"from": from, "ports": [{"port": "web"}, {"protocol": "UDP", "port": 53, "endPort": 54}]}]);
+    let to = json!([{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.96.0.0/12"]}}]);
+    api.policy("db", json!({"podSelector": select("db"), "policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": [{"to": to}]}));
+    let peers = Datum::set([addresses[0].as_str(), addresses[2].as_str()]);
+    let has_set = |replica: &Replica| replica.table("Address_Set").rows().any(|(_, row)| row.get("addresses").unwrap() == &peers);
+    let replica = client.when(LIMIT, |state| has_set(&state.replica)).await.unwrap_or_else(|error| panic!("{error}")).replica;
+    let of_policies = dump_of(&replica, &TABLES[7..]);
+    insta::assert_snapshot!(of_policies.replace(&addresses[0], "WEB").replace(&addresses[1], "DB").replace(&addresses[2], "JOB"));
+    // Each node's own port is let through on its switch.
+    let (_, switch) = Ref::named("Logical_Switch", "win01").find(&replica).unwrap();
+    assert_eq!(switch.get("acls").unwrap().uuids().count(), 2);
+    // The group's ports follow the pods, and all of it goes with the policy.
+    api.policy("web", json!({"podSelector": select("web"), "policyTypes": ["Ingress"]}));
+    api.policy("db", json!({"podSelector": select("db"), "policyTypes": ["Ingress"]}));
+    let denials = |replica: &Replica| {
+        let groups: Vec<usize> = replica.table("Port_Group").rows().map(|(_, row)| row.get("ports").unwrap().uuids().count()).collect();
+        groups == [1, 1] && replica.table("Address_Set").is_empty()
+    };
+    client.when(LIMIT, |state| denials(&state.replica)).await.unwrap();
+    for policy in ["db", "web"] {
+        api.remove("networkpolicies", policy);
+    }
+    let is_gone = |replica: &Replica| ["Port_Group", "Address_Set", "ACL"].iter().all(|table| replica.table(table).is_empty());
+    client.when(LIMIT, |state| is_gone(&state.replica)).await.unwrap();
+    watcher.abort();
 }

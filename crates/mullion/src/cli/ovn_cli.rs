@@ -163,7 +163,7 @@ pub struct GatewayArgs {
 /// `watcher`.
 #[derive(Clone, Debug, Args)]
 pub struct WatcherArgs {
-    /// Kubeconfig that may list and watch pods, Services and EndpointSlices, and patch pods
+    /// Kubeconfig that may list and watch pods, Services, EndpointSlices, namespaces and NetworkPolicies, and patch pods
     #[arg(long, env = "KUBECONFIG")]
     pub kubeconfig: String,
     /// Servers of OVN's northbound database, with commas between them

@@ -9,7 +9,7 @@ fn support() -> Support {
     let kind = |column: &ovsdb::ColumnUse| match (column.value, column.key) {
         (Some(_), _) => json!({"key": "string", "value": "string", "min": 0, "max": "unlimited"}),
         (None, AtomType::Uuid) => json!({"key": "uuid", "min": 0, "max": "unlimited"}),
-        (None, AtomType::String) if column.name == "addresses" => json!({"key": "string", "min": 0, "max": "unlimited"}),
+        (None, AtomType::String) if matches!(column.name, "addresses" | "port_security") => json!({"key": "string", "min": 0, "max": "unlimited"}),
         (None, key) => json!(key.to_string()),
     };
     let columns = |table: &ovsdb::TableUse| table.columns.iter().map(|column| (column.name.to_owned(), json!({"type": kind(column)}))).collect();
@@ -162,4 +162,18 @@ fn transactions_are_guarded_by_what_was_seen_and_by_the_lock() {
     let guards = [position(r#""rows":[{"addresses":"static"}]"#), position(r#"["name","==","new"]"#), position(r#""columns":["_uuid"]"#)];
     let first_change = position(r#""op":"update""#).min(position(r#""op":"insert""#));
     assert!(guards.iter().all(|guard| *guard < first_change), "{text}");
+}
+
+#[test]
+fn a_group_has_the_members_that_are_there() {
+    let port = |name: &str| Ref::named("Logical_Switch_Port", name);
+    let wants =
+        [self::port("ours", "node1"), Want::named("Port_Group", "g").exactly("ports").member("ports", port("ours")).member("ports", port("none"))];
+    let expected = [
+        "+ Port_Group g",
+        "    external_ids: {mullion.io/owner=me}",
+        "    ports: ours",
+        "! cannot write Port_Group g: there is no Logical_Switch_Port none",
+    ];
+    assert_eq!(planned(&world(), &wants), expected);
 }
