@@ -132,11 +132,7 @@ async fn ours(args: &Args, figures: &mut Figures) -> Result<()> {
     let limits =
         Limits { idle: mb(IDLE_MB), some: mb(SOME_MB), cpu: Limit::AtMost(Amount::percent(IDLE_CPU_PERCENT)), one: time(ONE), exit: time(EXIT) };
     let (up, down) = small(&world, &mut pods, &agent, figures, &limits).await.with_context(|| world.site.log("node"))?;
-    let mut ones = Vec::new();
-    for _ in 0..ONES {
-        ones.push(direct::crowd(&world.containerd, 1).await?.up);
-    }
-    figures.background_time(format!("one pod created by calls of CRI alone (median of {ONES})"), median(ones));
+    one_directly(&world, figures).await?;
     let cri = direct::crowd(&world.containerd, SOME).await?;
     for (name, ours, direct) in [("created", up, cri.up), ("deleted", down, cri.down)] {
         figures.background_time(format!("{SOME} pods {name} by calls of CRI alone"), direct);
@@ -145,6 +141,23 @@ async fn ours(args: &Args, figures: &mut Figures) -> Result<()> {
     }
     many(args.pods, &mut pods, agent, &world, figures).await.with_context(|| world.site.log("node"))?;
     world.containerd.end()
+}
+
+/// What one pod takes without an agent, and its calls.
+async fn one_directly(world: &World, figures: &mut Figures) -> Result<()> {
+    let (mut ups, mut calls) = (Vec::new(), [const { Vec::new() }; 3]);
+    for _ in 0..ONES {
+        let took = direct::crowd(&world.containerd, 1).await?;
+        ups.push(took.up);
+        for one in took.calls {
+            calls.iter_mut().zip(one).for_each(|(all, one)| all.push(one));
+        }
+    }
+    figures.background_time(format!("one pod created by calls of CRI alone (median of {ONES})"), median(ups));
+    for (call, all) in ["RunPodSandbox", "CreateContainer", "StartContainer"].into_iter().zip(calls) {
+        figures.background_time(format!("of it, {call}"), median(all));
+    }
+    Ok(())
 }
 
 async fn upstreams(args: &Args, kubelet: &Path, figures: &mut Figures) -> Result<()> {

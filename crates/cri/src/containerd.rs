@@ -7,9 +7,11 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
+use crate::events::TaskChange;
+
 const SUBSCRIBE: &str = "/containerd.services.events.v1.Events/Subscribe";
-/// Begin and end of tasks in CRI's namespace. A filter's comma means "and".
-const FILTER: &str = "namespace==k8s.io,topic~=^/tasks/(start|exit)$";
+/// What becomes of tasks in CRI's namespace. A filter's comma means "and".
+const FILTER: &str = "namespace==k8s.io,topic~=^/tasks/(start|exit|delete)$";
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct SubscribeRequest {
@@ -49,15 +51,33 @@ struct Started {
     container_id: String,
 }
 
+/// `TaskDelete`. The third and the fourth field, the exit's status and time, are not read.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Deleted {
+    #[prost(string, tag = "1")]
+    container_id: String,
+    /// Empty for a container's first process, in some versions and shims the container's id.
+    #[prost(string, tag = "5")]
+    id: String,
+}
+
 impl Envelope {
-    /// The container that began or ended; None for other processes in it, such as a probe's.
-    pub(crate) fn container(self) -> Option<String> {
+    /// What became of a container; None for other processes in it, such as a probe's.
+    pub(crate) fn change(self) -> Option<(String, TaskChange)> {
         use prost::Message as _;
         let value = self.event?.value;
-        if self.topic == "/tasks/start" {
-            return Started::decode(value.as_slice()).ok().map(|task| task.container_id);
-        }
-        Task::decode(value.as_slice()).ok().filter(|task| task.id == task.container_id).map(|task| task.container_id)
+        let value = value.as_slice();
+        Some(match self.topic.as_str() {
+            "/tasks/start" => (Started::decode(value).ok()?.container_id, TaskChange::Started),
+            "/tasks/delete" => {
+                let task = Deleted::decode(value).ok()?;
+                (task.id.is_empty() || task.id == task.container_id).then_some((task.container_id, TaskChange::Deleted))?
+            }
+            _ => {
+                let task = Task::decode(value).ok()?;
+                (task.id == task.container_id).then_some((task.container_id, TaskChange::Ended))?
+            }
+        })
     }
 }
 
@@ -104,11 +124,19 @@ mod tests {
 
     #[test]
     fn containers_count_and_programs_of_exec_do_not() {
-        assert_eq!(envelope("/tasks/exit", exit("c1", "c1")).container().as_deref(), Some("c1"));
-        assert_eq!(envelope("/tasks/exit", exit("c1", "probe")).container(), None);
+        let of = |topic: &str, value: Vec<u8>| envelope(topic, value).change().map(|(container, change)| format!("{container} {change:?}"));
+        assert_eq!(of("/tasks/exit", exit("c1", "c1")).as_deref(), Some("c1 Ended"));
+        assert_eq!(of("/tasks/exit", exit("c1", "probe")), None);
         // TaskStart: container_id, then the process number as a varint.
         let start = [&[0x0a, 2][..], b"c1", &[0x10, 0x2a]].concat();
-        assert_eq!(envelope("/tasks/start", start).container().as_deref(), Some("c1"));
-        assert_eq!(envelope("/tasks/exit", vec![0xff]).container(), None);
+        assert_eq!(of("/tasks/start", start.clone()).as_deref(), Some("c1 Started"));
+        // TaskDelete: container_id, process number, exit status, time, id.
+        assert_eq!(of("/tasks/delete", start.clone()).as_deref(), Some("c1 Deleted"), "as shims of 1.6 send it");
+        for (id, want) in [(b"c1", Some("c1 Deleted")), (b"e1", None)] {
+            assert_eq!(of("/tasks/delete", [&start[..], &[0x2a, 2], id].concat()).as_deref(), want);
+        }
+        for topic in ["/tasks/exit", "/tasks/start", "/tasks/delete"] {
+            assert_eq!(of(topic, vec![0xff]), None, "{topic}");
+        }
     }
 }

@@ -14,8 +14,8 @@ use crate::{Client, Kind};
 pub enum Notice {
     /// Something happened to a container or sandbox. The message carries the pod's state at that moment.
     Event(Box<v1::ContainerEventResponse>),
-    /// A container began or ended, as containerd's own events say. CRI shows it a moment later: list soon, and again until it does.
-    Task { container: String },
+    /// A container or sandbox began or ended, as containerd's own events say. CRI shows it a moment later: list until it does.
+    Task { container: String, change: TaskChange },
     /// Events begin (again): earlier events are lost. List now.
     Relist,
     /// Events stopped; they are tried again by themselves. List at intervals until the next [`Notice::Relist`].
@@ -25,6 +25,16 @@ pub enum Notice {
         /// The runtime's message.
         reason: String,
     },
+}
+
+/// What became of the task of a container or sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskChange {
+    Started,
+    /// Its process ended. containerd then has the shim delete the task, which takes tens of milliseconds; CRI still shows that it runs.
+    Ended,
+    /// The task is gone: CRI shows the end at once.
+    Deleted,
 }
 
 /// A subscription to one runtime's events; dropped, it ends.
@@ -78,7 +88,7 @@ async fn follow(client: Client, sender: mpsc::Sender<Notice>) {
                 Err(error) => Err(error),
             },
             Source::Containerd => match client.open_containerd_events().await {
-                Ok(stream) => Ok(pass(stream, &sender, |event| event.container().map(|container| Notice::Task { container })).await),
+                Ok(stream) => Ok(pass(stream, &sender, |event| event.change().map(task)).await),
                 Err(error) => Err(error),
             },
         };
@@ -104,6 +114,10 @@ async fn follow(client: Client, sender: mpsc::Sender<Notice>) {
         tokio::time::sleep(backoff::exponential(RETRY_MIN, RETRY_MAX, failures)).await;
         failures = failures.saturating_add(1);
     }
+}
+
+fn task((container, change): (String, TaskChange)) -> Notice {
+    Notice::Task { container, change }
 }
 
 /// Passes a stream's events on until it ends; returns why.

@@ -22,7 +22,7 @@ pub use client::{Client, Deadlines};
 pub use create::{RuntimeServer, SubPaths};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Kind};
-pub use events::{Events, Notice};
+pub use events::{Events, Notice, TaskChange};
 /// The messages of CRI v1, as generated from upstream's `api.proto`.
 pub use k8s_cri::v1;
 pub use sandbox::UpdateSandboxRequest;

@@ -2,6 +2,7 @@
 
 mod allocation;
 pub(crate) mod ends;
+mod looks;
 mod seen;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -48,6 +49,7 @@ pub(crate) use allocation::Deferred;
 use ends::Ends;
 use kube_rules::Amounts;
 use kube_rules::static_pod::mirrored;
+use looks::{Looks, Seen, changed, list};
 
 /// Shared by all workers.
 pub(crate) struct Agent {
@@ -377,7 +379,7 @@ impl Agent {
                 notice = events.next(), if !looks.are_all_there_is => notice,
                 () = waited => {
                     Box::pin(self.look(&mut seen)).await;
-                    looks.looked(Instant::now());
+                    looks.looked(&seen, Instant::now());
                     continue;
                 }
             };
@@ -390,8 +392,8 @@ impl Agent {
                     }
                     continue;
                 }
-                Some(cri::Notice::Task { .. }) => {
-                    looks.ask(Instant::now());
+                Some(cri::Notice::Task { container, change }) => {
+                    looks.announce(container, change, Instant::now());
                     continue;
                 }
                 Some(cri::Notice::Relist) => looks.without_events = false,
@@ -402,7 +404,7 @@ impl Agent {
                 None => (looks.without_events, looks.are_all_there_is) = (true, true),
             }
             Box::pin(self.look(&mut seen)).await;
-            looks.looked(Instant::now());
+            looks.looked(&seen, Instant::now());
         }
     }
 
@@ -547,91 +549,11 @@ fn log_owner(name: &str) -> Option<&str> {
     }
 }
 
-/// State of the runtime's objects by pod UID: (id, state).
-type Seen = BTreeMap<String, BTreeSet<(String, i32)>>;
-
-async fn list(cri: &cri::Client) -> Result<Seen, cri::Error> {
-    let mut seen = Seen::new();
-    for s in cri.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await? {
-        if let Some(uid) = s.labels.get(POD_UID) {
-            seen.entry(uid.clone()).or_default().insert((s.id, s.state));
-        }
-    }
-    for c in cri.list_containers(v1::ListContainersRequest::default()).await? {
-        if let Some(uid) = c.labels.get(POD_UID) {
-            seen.entry(uid.clone()).or_default().insert((c.id, c.state));
-        }
-    }
-    Ok(seen)
-}
-
-/// Pods whose objects differ between two looks.
-fn changed<'a>(before: &'a Seen, now: &'a Seen) -> BTreeSet<&'a String> {
-    let uids = before.keys().chain(now.keys());
-    uids.filter(|uid| before.get(*uid) != now.get(*uid)).collect()
-}
-
-/// When the runtime's objects are listed.
-#[derive(Default)]
-struct Looks {
-    last: Option<Instant>,
-    /// Nothing says that they changed.
-    without_events: bool,
-    /// Nothing ever will.
-    are_all_there_is: bool,
-    /// A change is announced that the list may not show yet: the next look, the pause after it, and when to look no more.
-    soon: Option<(Instant, Duration, Instant)>,
-}
-
-impl Looks {
-    /// The first look after an announcement; each further one waits twice as long.
-    const FIRST: Duration = Duration::from_millis(10);
-    /// How long containerd may take to show over CRI what its events said.
-    const SHOWN: Duration = Duration::from_secs(1);
-
-    fn ask(&mut self, now: Instant) {
-        let next = self.soon.map_or(now + Self::FIRST, |(next, ..)| next.min(now + Self::FIRST));
-        self.soon = Some((next, Self::FIRST, now + Self::SHOWN));
-    }
-
-    fn looked(&mut self, now: Instant) {
-        self.last = Some(now);
-        self.soon = self.soon.and_then(|(_, pause, until)| (now < until).then_some((now + pause * 2, pause * 2, until)));
-    }
-
-    fn due(&self, poll: Duration) -> Option<Instant> {
-        let polled = self.without_events.then(|| self.last.map_or_else(Instant::now, |last| last + poll));
-        let soon = self.soon.map(|(next, ..)| next);
-        [polled, soon].into_iter().flatten().min()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
-
-    #[test]
-    fn an_announced_change_is_looked_for_at_growing_intervals() {
-        let (begin, ms, poll) = (Instant::now(), Duration::from_millis, Duration::from_secs(1));
-        let mut looks = Looks::default();
-        assert_eq!(looks.due(poll), None, "events say when");
-        looks.ask(begin);
-        let mut at = Vec::new();
-        while let Some(due) = looks.due(poll) {
-            at.push(due.duration_since(begin).as_millis());
-            // A second announcement does not put the next look off.
-            if at.len() == 1 {
-                looks.ask(begin + ms(5));
-                assert_eq!(looks.due(poll), Some(due));
-            }
-            looks.looked(due);
-        }
-        assert_eq!(at, [10, 30, 70, 150, 310, 630, 1270]);
-        looks.without_events = true;
-        assert_eq!(looks.due(poll), Some(begin + ms(2270)), "a poll");
-    }
 
     #[test]
     fn a_pod_is_known_as_long_as_its_worker_ends_it() {
@@ -649,14 +571,5 @@ mod tests {
         for (name, want) in [("ns_web_1-2", Some("1-2")), ("kube-system_etcd-n_0af", Some("0af")), ("a_b", None), ("a_b_c_d", None), ("a__c", None)] {
             assert_eq!(log_owner(name), want, "{name}");
         }
-    }
-
-    #[test]
-    fn a_relist_names_the_pods_that_changed() {
-        let set = |list: &[(&str, i32)]| list.iter().map(|(id, s)| ((*id).to_owned(), *s)).collect();
-        let before = Seen::from([("a".into(), set(&[("s", 0)])), ("b".into(), set(&[("t", 0)])), ("c".into(), set(&[]))]);
-        let now = Seen::from([("a".into(), set(&[("s", 1)])), ("b".into(), set(&[("t", 0)])), ("d".into(), set(&[("x", 0)]))]);
-        let names: Vec<_> = changed(&before, &now).into_iter().cloned().collect();
-        assert_eq!(names, ["a", "c", "d"]);
     }
 }

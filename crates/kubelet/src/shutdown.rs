@@ -3,7 +3,7 @@
 //!
 //! Flow: somebody announces the shutdown ([`Announcement`]) → the Node is not Ready and takes no pod any more → [`plan`] groups the pods by
 //! priority → [`manager`] ends one group after the other, each within its period → the announcement's hold is dropped, and the machine goes
-//! on. Guarantees: the shutdown is never held longer than the sum of the periods; a pod ends within its own grace where that is shorter.
+//! on. Guarantees: the shutdown is never held longer than the sum of the periods and [`NOTED`]; a pod ends within its own grace where that is shorter.
 //! Assumptions: whoever announces holds the machine up for that long. [`logind`] does on Linux;
 //! others are the program's: a signal, or on Windows the service control manager.
 
@@ -36,11 +36,16 @@ impl ShutdownPeriod {
         vec![Self { priority: 0, seconds: others.as_secs() }, Self { priority: CRITICAL, seconds: critical.as_secs() }]
     }
 
-    /// How long the machine has to be held up.
+    /// How long pods may take to end, as operators count it: without [`NOTED`].
     pub fn total(all: &[Self]) -> Duration {
         Duration::from_secs(all.iter().map(|period| period.seconds).fold(0, u64::saturating_add))
     }
 }
+
+/// How long the last pods may take, after their period, until the API knows of their end. A container that does not end by itself takes all of
+/// the period, and an agent that left then would find the pod running after the restart, and start it again. Upstream's kubelet lives on until
+/// its service is stopped.
+pub const NOTED: Duration = Duration::from_secs(1);
 
 /// The priority of `system-cluster-critical`.
 const CRITICAL: i32 = 2_000_000_000;

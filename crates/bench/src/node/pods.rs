@@ -53,7 +53,7 @@ async fn subscribed(events: &mut cri::Events) -> Result<()> {
 async fn told(events: &mut cri::Events, id: &str) {
     while let Some(notice) = events.next().await {
         match notice {
-            cri::Notice::Task { container } if container == id => return,
+            cri::Notice::Task { container, change: cri::TaskChange::Ended } if container == id => return,
             cri::Notice::Event(event) if event.container_id == id => return,
             _ => {}
         }

@@ -13,7 +13,7 @@ use thiserror_ext::AsReport as _;
 use tokio::sync::watch;
 
 use super::plan::{self, Group};
-use super::{Announcement, Shutdown};
+use super::{Announcement, NOTED, Shutdown};
 use crate::agent::Agent;
 use crate::agent::ends::End;
 use crate::pod::{Event, Evicted, Reason};
@@ -83,15 +83,18 @@ impl Manager {
         let pods: Vec<(String, Arc<Pod>)> = self.agent.admitted().iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect();
         let statics = pods.iter().map(|(uid, _)| uid.clone()).filter(|uid| self.agent.statics.holds(uid)).collect();
         tracing::info!(pods = pods.len(), "the machine is about to go down; its pods end");
-        for group in plan::groups(&self.shutdown.periods, &pods) {
-            self.end_group(&group).await;
+        let groups = plan::groups(&self.shutdown.periods, &pods);
+        for (number, group) in groups.iter().enumerate() {
+            // What an earlier group leaves to be noted is noted while the next one ends.
+            let longer = if number + 1 == groups.len() { NOTED } else { Duration::ZERO };
+            self.end_group(group, longer).await;
         }
         self.note(&Times { start_time: begun, end_time: Timestamp::now().to_string() });
         statics
     }
 
-    /// Ends pods, and waits until their volumes are down and the API knows, at most for the group's period.
-    async fn end_group(&self, group: &Group) {
+    /// Ends pods, and waits until their volumes are down and the API knows, at most for the group's period and `longer`.
+    async fn end_group(&self, group: &Group, longer: Duration) {
         for pod in &group.pods {
             let evicted = Evicted { reason: Reason::Terminated, message: MESSAGE.to_owned(), grace: pod.grace, disruption: Some(MESSAGE.to_owned()) };
             self.agent.workers.tell(&pod.uid, Note::Done(Event::Evicted(evicted)));
@@ -100,7 +103,7 @@ impl Manager {
             self.agent.reached(&pod.uid, End::Down).await;
             self.agent.statuses.flushed(&pod.uid).await;
         });
-        if tokio::time::timeout(Duration::from_secs(group.seconds), join_all(ends)).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(group.seconds).saturating_add(longer), join_all(ends)).await.is_err() {
             tracing::warn!(priority = group.priority, seconds = group.seconds, "pods did not end within their period of the shutdown");
         }
     }
