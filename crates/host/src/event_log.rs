@@ -8,7 +8,12 @@ use std::time::SystemTime;
 mod imp;
 
 #[cfg(windows)]
+mod report;
+
+#[cfg(windows)]
 pub use imp::WindowsEventLog;
+#[cfg(windows)]
+pub use report::report_event;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]

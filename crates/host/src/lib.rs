@@ -18,9 +18,9 @@ pub use addresses::LinuxAddresses;
 #[cfg(windows)]
 pub use addresses::WindowsAddresses;
 pub use addresses::{Addresses, AddressesError, HostAddress};
-#[cfg(windows)]
-pub use event_log::WindowsEventLog;
 pub use event_log::{EventLog, LoggedEvent};
+#[cfg(windows)]
+pub use event_log::{WindowsEventLog, report_event};
 pub use facts::HostFacts;
 pub use kube_rules::{NodeOs, PathError, PodPath, decode_text};
 pub use machine::{Available, Counters, Load, Machine, Process, Traffic, meminfo};

@@ -210,8 +210,10 @@ fn change(step: &Step) -> io::Result<()> {
                     _ => {}
                 }
             }
-            // Another service's log stays.
-            let _ = std::fs::remove_dir(LOGS);
+            // Another service's log stays, and what others have in the directories above.
+            for directory in Path::new(LOGS).ancestors().take(3) {
+                let _ = std::fs::remove_dir(directory);
+            }
             Ok(())
         }
         Step::Start(_) | Step::Stop(_) => Ok(()),

@@ -13,12 +13,12 @@ use kube::api::{Patch, PatchParams};
 use kubelet::certificates::bootstrap::{Bootstrap, BootstrapError};
 use serde_json::json;
 use thiserror_ext::AsReport as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::health;
 use crate::journal::{self, CURRENT, Entry, Journal, JournalError, Previous, State};
 use crate::places::Places;
 use crate::plan::{CRI_SOCKET, File, Plan, Step};
-use crate::service::{Service, ServiceError};
+use install::control::{Service, ServiceError};
 
 /// What the names of the agent's certificates, keys and of its unfinished key begin with.
 const CERTIFICATES: [&str; 4] = ["kubelet-client", "kubelet-server", "kubelet.crt", "kubelet.key"];
@@ -117,6 +117,7 @@ async fn begin<S: Service>(plan: &Plan, mut journal: Journal, site: &Site<'_, S>
         journal.foreign_certificates = certificates(&places.cert_dir()).into_iter().collect();
         journal.was_active = site.service.state().await.ok().flatten().is_some_and(|state| state.is_active);
     }
+    journal.installed_service |= plan.steps.contains(&Step::InstallService);
     let parents = paths.iter().filter_map(|path| path.parent()).map(Path::to_owned);
     let wanted: BTreeSet<PathBuf> = parents.chain([places.kubelet_dir(), places.manifests()]).collect();
     let known = journal.directories.len();
@@ -176,6 +177,7 @@ async fn carry_out<S: Service>(step: &Step, site: &Site<'_, S>) -> Result<(), St
     match step {
         Step::Write(file) => write(file).map_err(StepError::File),
         Step::StopService => Ok(site.service.stop().await?),
+        Step::InstallService => Ok(site.service.install().await?),
         Step::StartService => Ok(site.service.start().await?),
         Step::Remove(path) => remove(path).map_err(StepError::File),
         Step::RequestCertificate { node_name, within } => {
@@ -241,7 +243,7 @@ async fn wait_healthy(url: &str, within: Duration) -> Result<(), StepError> {
     let healthy = async {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
         loop {
-            match tokio::time::timeout(Duration::from_secs(2), ask_health(url)).await {
+            match tokio::time::timeout(Duration::from_secs(2), health::ask(url)).await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => last = error.to_string(),
                 Err(_) => "it does not answer within 2s".clone_into(&mut last),
@@ -251,18 +253,6 @@ async fn wait_healthy(url: &str, within: Duration) -> Result<(), StepError> {
     };
     let healthy = tokio::time::timeout(within, healthy).await;
     healthy.map_err(|_| StepError::Unhealthy { within, last })
-}
-
-/// Asks for health over plain HTTP; only the status counts.
-async fn ask_health(url: &str) -> io::Result<()> {
-    let address = url.trim_start_matches("http://").trim_end_matches("/healthz");
-    let mut stream = tokio::net::TcpStream::connect(address).await?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.take(64).read_to_end(&mut answer).await?;
-    let line = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
-    if line.split(' ').nth(1) == Some("200") { Ok(()) } else { Err(io::Error::other(format!("it answers {line:?}"))) }
 }
 
 fn relink(path: &Path, target: &Path) -> io::Result<()> {
@@ -285,6 +275,9 @@ pub(crate) async fn undo<S: Service>(journal: &Journal, site: &Site<'_, S>) -> V
     // The agent must not write its files again. A service that there is not cannot be stopped, and was not started.
     if site.service.state().await.ok().flatten().is_some_and(|state| state.exists) {
         note("the service".to_owned(), site.service.stop().await.map_err(|error| error.to_report_string()));
+    }
+    if journal.installed_service {
+        note("the service".to_owned(), site.service.uninstall().await.map_err(|error| error.to_report_string()));
     }
     for name in certificates(&places.cert_dir()).iter().filter(|name| !journal.foreign_certificates.contains(*name)) {
         let path = places.cert_dir().join(name);

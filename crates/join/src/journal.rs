@@ -91,6 +91,9 @@ pub struct Journal {
     pub links: BTreeMap<String, PathBuf>,
     /// Whether the service ran before.
     pub was_active: bool,
+    /// Whether the service is of this join.
+    #[serde(default)]
+    pub installed_service: bool,
 }
 
 impl Journal {
@@ -108,6 +111,7 @@ impl Journal {
             foreign_certificates: BTreeSet::new(),
             links: BTreeMap::new(),
             was_active: false,
+            installed_service: false,
         }
     }
 

@@ -5,11 +5,11 @@
 //! [`cluster_info`]: pure); [`plan`] lists the steps (pure), and [`apply`] carries them out, with a [`journal`] of what it replaces.
 //! [`run`] does all of this in order. [`removal`] undoes what was done, [`drain`] moves pods away, [`tokens`] makes bootstrap tokens.
 //! Inputs: flags, the file of `--config`, the ConfigMaps `cluster-info`, `kubeadm-config` and `kubelet-config`. Outputs: files in kubeadm's
-//! places, a certificate signing request, starts and stops of the service `kubelet`.
+//! places, a certificate signing request, the service `kubelet` (crate `install`), its starts and stops.
 //! Mirrors `cmd/kubeadm/app` (`discovery`, `preflight`, `phases/kubelet`, `cmd/phases/join`).
 //! Guarantees: credentials are sent to no server that has not proved who it is; a failed run leaves the files as they were; a run that was
 //! killed is finished by the next one; tokens and keys are in no log and in no printed plan.
-//! What it does not do: control planes (`--control-plane`), installing services, pods on a machine that leaves.
+//! What it does not do: control planes (`--control-plane`), pods on a machine that leaves.
 
 pub mod apply;
 pub mod cluster_info;
@@ -17,6 +17,7 @@ pub mod config;
 pub mod discovery;
 pub mod drain;
 mod files;
+pub mod health;
 pub mod journal;
 pub mod jws;
 pub mod observe;
@@ -26,7 +27,6 @@ pub mod plan;
 pub mod preflight;
 pub mod removal;
 pub mod run;
-pub mod service;
 pub mod settings;
 pub mod token;
 pub mod tokens;

@@ -16,8 +16,8 @@ use crate::journal::{self, Journal, JournalError, State};
 use crate::pins::pins_of;
 use crate::places::Places;
 use crate::preflight::{Facts, ServiceFacts};
-use crate::service::{Service, ServiceState};
 use crate::settings::{KNOWN_SOCKETS, Machine, Settings};
+use install::control::{Service, ServiceState};
 
 /// Port of the node agent's server.
 const KUBELET_PORT: u16 = 10250;
@@ -40,6 +40,8 @@ pub async fn facts<S: Service>(settings: &Settings, places: &Places, service: &S
     let shown = |path: &PathBuf| places.shown(path).replace('\\', "/").trim_start_matches("C:").to_owned();
     let files = written.iter().filter(|path| path.exists() && !is_own(path)).map(shown).collect();
     let state = match service.state().await {
+        // One that the join makes is no finding.
+        Ok(Some(ServiceState { exists: false, .. })) if service.can_install() => None,
         Ok(state) => state,
         Err(error) => {
             tracing::warn!(error = %error.as_report(), "the service kubelet cannot be looked at");
@@ -182,8 +184,8 @@ mod tests {
     async fn files_of_another_join_are_found_and_those_of_an_unfinished_one_are_not() {
         use crate::config::JoinConfiguration;
         use crate::journal::Entry;
-        use crate::service::Unmanaged;
         use crate::settings::Flags;
+        use install::control::Unmanaged;
         let dir = tempfile::tempdir().unwrap();
         let flags = Flags { discovery_file: Some("a".into()), cri_socket: Some("unix:///none".into()), ..Flags::default() };
         let machine = Machine { host_name: "localhost".into(), ..Machine::default() };

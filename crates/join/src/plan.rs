@@ -46,8 +46,10 @@ pub struct Inputs<'a> {
     pub there: &'a BTreeMap<PathBuf, String>,
     /// Whether the node's kubeconfig has a good certificate of this node.
     pub has_certificate: bool,
-    /// Whether a service runs the agent.
+    /// Whether there is a service that runs the agent.
     pub has_service: bool,
+    /// Whether one is made where there is none.
+    pub installs_service: bool,
 }
 
 /// A file to be written.
@@ -70,6 +72,8 @@ impl fmt::Debug for File {
 pub enum Step {
     Write(File),
     StopService,
+    /// Makes the service, where there is none.
+    InstallService,
     /// Asks the cluster for the client certificate of the node, and writes its kubeconfig.
     RequestCertificate {
         node_name: String,
@@ -136,7 +140,12 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Plan, PlanError> {
     if is_written {
         steps.push(Step::Remove(places.bootstrap_conf()));
     }
-    if inputs.has_service {
+    // One that an earlier run made is made again: it may have been cut off.
+    let installs = inputs.installs_service && (!inputs.has_service || inputs.journal.is_some_and(|journal| journal.installed_service));
+    if installs {
+        steps.push(Step::InstallService);
+    }
+    if inputs.has_service || installs {
         steps.push(Step::StartService);
         if settings.waits {
             if let Some(url) = config.healthz {
@@ -186,6 +195,7 @@ impl Step {
         match self {
             Self::Write(file) => format!("write {} ({} bytes)", shown(&file.path), file.content.len()),
             Self::StopService => "stop the service kubelet".to_owned(),
+            Self::InstallService => "make the service kubelet, as mullion install kubelet does".to_owned(),
             Self::RequestCertificate { node_name, .. } => {
                 format!("ask for a client certificate of node {node_name:?}, and write {}", shown(&places.kubelet_conf()))
             }
@@ -205,6 +215,7 @@ impl Step {
             Self::Write(file) if file.is_secret => json!({"action": "write", "path": path(&file.path), "secret": true}),
             Self::Write(file) => json!({"action": "write", "path": path(&file.path), "content": file.content}),
             Self::StopService => json!({"action": "stopService"}),
+            Self::InstallService => json!({"action": "installService"}),
             Self::RequestCertificate { node_name, .. } => {
                 json!({"action": "requestCertificate", "node": node_name, "path": path(&places.kubelet_conf())})
             }

@@ -124,7 +124,8 @@ pub fn findings(facts: &Facts, node_name: &str, cri_socket: &str) -> Vec<Finding
     }
     match facts.service {
         Some(ServiceFacts { exists: false, .. }) => {
-            let message = "there is no service kubelet: install one, or join with --no-service and start the node agent yourself";
+            let message =
+                "there is no service kubelet: make one with mullion install kubelet, or join with --no-service and start the node agent yourself";
             found.push(finding("Service-kubelet", Error, message));
         }
         Some(ServiceFacts { is_enabled: false, .. }) => {

@@ -12,7 +12,7 @@ use thiserror_ext::AsReport as _;
 use crate::apply::{self, Site};
 use crate::journal::{Journal, State};
 use crate::places::Places;
-use crate::service::Service;
+use install::control::Service;
 
 /// Nothing here was made by a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +23,8 @@ pub struct NothingToRemove;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     StopService,
+    /// Removes the service that the join made.
+    RemoveService,
     DeleteNode(String),
     Remove(PathBuf),
     /// Takes an unfinished join back: what was there before comes again.
@@ -71,6 +73,10 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Vec<Step>, NothingToRemove> {
         steps.push(Step::StopService);
     }
     steps.extend(inputs.delete_node.map(|name| Step::DeleteNode(name.to_owned())));
+    let is_unfinished = journal.is_some_and(|journal| journal.state == State::Joining);
+    if !is_unfinished && journal.is_some_and(|journal| journal.installed_service) {
+        steps.push(Step::RemoveService);
+    }
     let is_ours = |path: &Path| match journal {
         Some(journal) => {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -79,7 +85,6 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Vec<Step>, NothingToRemove> {
         }
         None => false,
     };
-    let is_unfinished = journal.is_some_and(|journal| journal.state == State::Joining);
     if is_unfinished {
         steps.push(Step::Undo);
     }
@@ -108,6 +113,7 @@ impl Step {
     pub fn text(&self, places: &Places) -> String {
         match self {
             Self::StopService => "stop the service kubelet".to_owned(),
+            Self::RemoveService => "remove the service kubelet, which the join has made".to_owned(),
             Self::DeleteNode(name) => format!("delete Node {name:?}"),
             Self::Remove(path) => format!("remove {}", places.shown(path)),
             Self::Undo => "take the unfinished join back".to_owned(),
@@ -135,6 +141,7 @@ pub async fn apply<S: Service>(steps: &[Step], journal: Option<&Journal>, site: 
     for step in steps {
         let done = match step {
             Step::StopService => site.service.stop().await.map_err(|error| error.to_report_string()),
+            Step::RemoveService => site.service.uninstall().await.map_err(|error| error.to_report_string()),
             Step::DeleteNode(name) => match delete_node(client.as_ref(), name).await {
                 Ok(()) => Ok(()),
                 Err(reason) => {

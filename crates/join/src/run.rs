@@ -10,9 +10,9 @@ use crate::pins::{PinError, pins_of};
 use crate::places::Places;
 use crate::plan::{self, Inputs, Plan, PlanError, Step};
 use crate::preflight::{self, Finding, Refused};
-use crate::service::Service;
 use crate::settings::Settings;
 use crate::version::Version;
+use install::control::{Service, ServiceError};
 
 /// What is asked for.
 pub struct Request<'a, S> {
@@ -53,6 +53,8 @@ pub enum JoinError {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error("cannot see whether there is a service kubelet")]
+    Service(#[from] ServiceError),
     #[error(transparent)]
     Apply(#[from] ApplyError),
     #[error("the command was interrupted; nothing was changed")]
@@ -109,7 +111,8 @@ async fn prepare<S: Service>(request: &Request<'_, S>) -> Result<Prepared, JoinE
         judge(preflight::version_finding(request.agent, cluster.version).into_iter().collect())?;
     }
     let observed = observe::observe(settings, places, &discovered).await?;
-    let state = service.state().await.ok().flatten();
+    // A machine that is asked not to look would join without an agent, and call itself a node.
+    let state = service.state().await?;
     let plan = plan::plan(&Inputs {
         settings,
         places,
@@ -120,6 +123,7 @@ async fn prepare<S: Service>(request: &Request<'_, S>) -> Result<Prepared, JoinE
         there: &observed.there,
         has_certificate: observed.has_certificate,
         has_service: state.is_some_and(|state| state.exists),
+        installs_service: state.is_some() && service.can_install(),
     })?;
     let journal = journal.unwrap_or_else(|| Journal::new(&discovered.server, authority, &settings.node_name));
     Ok(Prepared { server: discovered.server, findings, plan, journal })

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use install::control::{Service, ServiceError, ServiceState, Unmanaged};
 use join::config::JoinConfiguration;
 use join::discovery::DiscoveryError;
 use join::journal::{Journal, State};
@@ -11,7 +12,6 @@ use join::pins::pins_of;
 use join::plan::{PlanError, Step};
 use join::removal;
 use join::run::{JoinError, Outcome, Request};
-use join::service::{Service, ServiceError, ServiceState, Unmanaged};
 use join::settings::{Flags, Machine};
 use join::tokens::{self, NewToken};
 use join::{BootstrapToken, Places, Settings};
@@ -227,6 +227,20 @@ impl Service for Agent {
 
     async fn stop(&self) -> Result<(), ServiceError> {
         self.calls.lock().unwrap().push("stop");
+        Ok(())
+    }
+
+    fn can_install(&self) -> bool {
+        false
+    }
+
+    async fn install(&self) -> Result<(), ServiceError> {
+        self.calls.lock().unwrap().push("install");
+        Ok(())
+    }
+
+    async fn uninstall(&self) -> Result<(), ServiceError> {
+        self.calls.lock().unwrap().push("uninstall");
         Ok(())
     }
 }

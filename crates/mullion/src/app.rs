@@ -3,11 +3,13 @@
 #[cfg(target_os = "linux")]
 pub mod control_plane;
 pub mod fabric;
+pub mod install;
 pub mod join;
 pub mod kube_proxy;
 pub mod kubelet;
 mod machine;
 pub mod node;
+mod notify;
 pub mod ovn;
 pub mod policy;
 #[cfg(any(windows, test))]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub mod fabric_cli;
+pub mod install_cli;
 pub mod join_cli;
 pub mod ovn_cli;
 pub mod policy_cli;
@@ -23,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Images", &["image", "template"]),
     ("Host Networking Service", &["hns"]),
     ("Nodes", &["node", "kubelet", "kube-proxy", "fabric", "ovn", "policy"]),
-    ("Joining clusters", &["join", "leave", "reset", "token"]),
+    ("Joining clusters", &["join", "leave", "reset", "token", "install", "uninstall"]),
 ];
 
 /// What stands below the options.
@@ -84,6 +85,10 @@ pub enum Command {
     Reset(join_cli::ResetArgs),
     /// Make, list and delete the tokens with which machines join
     Token(join_cli::TokenArgs),
+    /// Make a service of systemd or of Windows that runs the node, its agent or its proxy
+    Install(install_cli::InstallArgs),
+    /// Remove such a service, and all that belongs to it
+    Uninstall(install_cli::UninstallArgs),
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Linux(crate::linux::cli::Command),

@@ -67,6 +67,8 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
         cli::Command::Leave(args) => app::join::leave(&args),
         cli::Command::Reset(args) => app::join::reset(&args),
         cli::Command::Token(args) => app::join::token(args),
+        cli::Command::Install(args) => app::install::install(&args),
+        cli::Command::Uninstall(args) => app::install::uninstall(&args),
         cli::Command::Kubelet(args) => app::kubelet::main(args.flags),
         cli::Command::KubeProxy(args) => app::kube_proxy::main(args.flags),
         #[cfg(target_os = "linux")]

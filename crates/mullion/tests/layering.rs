@@ -162,6 +162,7 @@ fn the_node_agent_starts_declared_programs_alone() {
         "crates/device-plugin/src/",
         "crates/cri/src/",
         "crates/kube-rules/src/",
+        "crates/install/src/",
         "crates/join/src/",
     ];
     let starts = |(path, content): &(String, String)| {
@@ -169,8 +170,8 @@ fn the_node_agent_starts_declared_programs_alone() {
     };
     let found: Vec<String> = all_sources().into_iter().filter(starts).map(|(path, _)| path).collect();
     // systemctl, with fixed arguments.
-    let of_join = "crates/join/src/service.rs";
-    let declared = ["crates/kubelet/src/images/providers/call.rs", "crates/kubelet/src/volumes/flexvolume/call.rs", of_join];
+    let of_install = "crates/install/src/control.rs";
+    let declared = ["crates/kubelet/src/images/providers/call.rs", "crates/kubelet/src/volumes/flexvolume/call.rs", of_install];
     let is_declared = |path: &String| declared.iter().any(|known| path.ends_with(known));
     assert!(found.len() == declared.len() && found.iter().all(is_declared), "{found:?}");
 }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use super::*;
-use crate::control::Systemctl;
 
 const UNIT: &str = "/etc/systemd/system/kubelet.service";
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf";
@@ -187,7 +186,7 @@ fn a_removal_stops_its_own_service_and_what_starts_it_goes_first() {
 async fn steps_are_carried_out_below_another_root() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
-    let systemctl = Systemctl::new("/nonexistent");
+    let systemctl = crate::control::Systemctl::new("/nonexistent");
     let kubelet = desired(Part::Kubelet, &["--v=2"]);
     std::fs::create_dir_all(root.join("etc/systemd/system")).unwrap();
     std::fs::write(root.join(UNIT.trim_start_matches('/')), "theirs").unwrap();

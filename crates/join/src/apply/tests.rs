@@ -1,7 +1,9 @@
 use std::sync::Mutex;
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
-use crate::service::ServiceState;
+use install::control::ServiceState;
 
 /// A service that remembers what it was told, and may refuse to start.
 #[derive(Default)]
@@ -30,6 +32,20 @@ impl Service for Fake {
         if self.is_missing && self.calls.lock().unwrap().len() > 1 {
             return Err(ServiceError::Failed { arguments: "stop kubelet.service".into(), complaint: "Unit kubelet.service not loaded.".into() });
         }
+        Ok(())
+    }
+
+    fn can_install(&self) -> bool {
+        self.is_missing
+    }
+
+    async fn install(&self) -> Result<(), ServiceError> {
+        self.calls.lock().unwrap().push("install");
+        Ok(())
+    }
+
+    async fn uninstall(&self) -> Result<(), ServiceError> {
+        self.calls.lock().unwrap().push("uninstall");
         Ok(())
     }
 }
@@ -219,4 +235,19 @@ async fn health_is_an_answer_of_200() {
     wait_healthy(&url, Duration::from_secs(10)).await.unwrap();
     let error = wait_healthy(&url, Duration::from_millis(300)).await.unwrap_err();
     assert!(error.to_string().contains("did not answer within"), "{error}");
+}
+
+/// What the join made goes with it, whichever way.
+#[tokio::test]
+async fn a_service_of_the_join_goes_with_it() {
+    let case = Case::new();
+    let plan = Plan { steps: vec![Step::InstallService, Step::StartService], warnings: Vec::new() };
+    let service = Fake { refuses: true, is_missing: true, ..Fake::default() };
+    let site = Site { places: &case.places, service: &service, progress: &|_| {} };
+    apply(&plan, case.journal(), &site, std::future::pending()).await.unwrap_err();
+    assert_eq!(*service.calls.lock().unwrap(), ["install", "start", "uninstall"]);
+    let service = Fake { is_missing: true, ..Fake::default() };
+    let site = Site { places: &case.places, service: &service, progress: &|_| {} };
+    apply(&plan, case.journal(), &site, std::future::pending()).await.unwrap();
+    assert!(case.journal().installed_service && case.journal().state == State::Joined);
 }

@@ -18,6 +18,7 @@ struct Case {
     there: BTreeMap<PathBuf, String>,
     has_certificate: bool,
     has_service: bool,
+    installs_service: bool,
 }
 
 impl Case {
@@ -34,6 +35,7 @@ impl Case {
             there: BTreeMap::new(),
             has_certificate: false,
             has_service: true,
+            installs_service: false,
         }
     }
 
@@ -48,6 +50,7 @@ impl Case {
             there: &self.there,
             has_certificate: self.has_certificate,
             has_service: self.has_service,
+            installs_service: self.installs_service,
         })
     }
 
@@ -172,4 +175,17 @@ fn windows_has_the_same_places_on_drive_c() {
     let lines = case.lines();
     assert!(lines[1].starts_with(r"write C:\etc\kubernetes\pki\ca.crt"), "{lines:#?}");
     assert!(case.plan().unwrap().text(&case.places).contains("resolvConf: ''"));
+}
+
+#[test]
+fn a_machine_without_the_service_gets_one_before_it_is_started() {
+    let mut case = Case { has_service: false, installs_service: true, ..Case::new() };
+    let of_service = |case: &Case| case.lines().into_iter().filter(|line| line.contains("service")).collect::<Vec<_>>();
+    let both = ["make the service kubelet, as mullion install kubelet does", "start the service kubelet"];
+    assert_eq!(of_service(&case), both);
+    // One that there is stays as it is, but for that of a run that was cut off.
+    case.has_service = true;
+    assert_eq!(of_service(&case), ["stop the service kubelet", "start the service kubelet"]);
+    case.journal = Some(Journal { installed_service: true, ..case.earlier(State::Joining) });
+    assert_eq!(of_service(&case), ["stop the service kubelet", both[0], both[1]]);
 }

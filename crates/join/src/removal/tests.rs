@@ -4,7 +4,7 @@ use test_lab::api::{Reply, fake_client};
 
 use super::*;
 use crate::journal::{Entry, Previous};
-use crate::service::Unmanaged;
+use install::control::Unmanaged;
 
 struct Case {
     dir: tempfile::TempDir,
@@ -47,12 +47,13 @@ impl Case {
 #[test]
 fn only_what_the_join_wrote_is_removed() {
     let case = Case::new();
-    let journal = case.journal(State::Joined);
+    let journal = Journal { installed_service: true, ..case.journal(State::Joined) };
     assert_eq!(
         case.lines(Some(&journal), false),
         [
             "stop the service kubelet",
             "delete Node \"n\"",
+            "remove the service kubelet, which the join has made",
             "remove /etc/kubernetes/kubelet.conf",
             "remove /var/lib/kubelet/config.yaml",
             "remove /var/lib/kubelet/pki/kubelet-client-current.pem",

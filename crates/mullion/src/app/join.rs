@@ -5,7 +5,9 @@ mod token;
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
+use install::Part;
+use install::control::{Service, Unmanaged};
 use join::config::{self, JoinConfiguration};
 use join::drain::{self, Options};
 use join::journal::{Journal, State};
@@ -14,7 +16,6 @@ use join::plan::{self, PlanError, Step};
 use join::preflight::Finding;
 use join::removal::{self, NothingToRemove};
 use join::run::{JoinError, Outcome, Request};
-use join::service::{Service, Systemd, Unmanaged};
 use join::settings::Flags;
 use join::{Places, Settings, apply, observe};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
@@ -45,13 +46,12 @@ fn begin(verbosity: u32) -> Result<tokio::runtime::Runtime> {
 pub fn join(args: JoinArgs) -> Result<(), Failure> {
     let runtime = begin(args.v)?;
     let (host, as_json) = (args.host.clone(), args.output.is_some());
-    check_services(&host)?;
     let settings = settings(args)?;
     let places = Places::of_machine(host.rootfs.as_deref());
     let done = if has_no_service(&host) {
         runtime.block_on(run(&settings, &places, &Unmanaged, as_json))
     } else {
-        runtime.block_on(run(&settings, &places, &Systemd::default(), as_json))
+        runtime.block_on(run(&settings, &places, &service()?, as_json))
     };
     let outcome = done.map_err(|error| Failure::new(code(&error), error))?;
     report(&outcome, &settings, &places, &host, as_json);
@@ -75,15 +75,16 @@ fn has_no_service(host: &HostArgs) -> bool {
     host.no_service || host.rootfs.is_some()
 }
 
-/// Services are systemd's so far.
-fn check_services(host: &HostArgs) -> Result<(), Failure> {
-    if cfg!(windows) && !has_no_service(host) {
-        return Err(Failure::new(
-            Code::Usage,
-            anyhow!("services of Windows are not controlled yet: give --no-service, and start the node agent yourself"),
-        ));
-    }
-    Ok(())
+/// The service of the node agent, which is made where there is none.
+#[cfg(not(windows))]
+fn service() -> Result<install::control::Systemd> {
+    let desired = super::install::desired(Part::Kubelet, None, Vec::new())?;
+    Ok(install::control::Systemd::new(Part::Kubelet.service()).installing(desired))
+}
+
+#[cfg(windows)]
+fn service() -> Result<install::windows::Scm> {
+    Ok(install::windows::Scm::new(super::install::desired(Part::Kubelet, None, Vec::new())?))
 }
 
 /// Flags and file together.
@@ -242,11 +243,7 @@ struct Removal<'a> {
 
 impl Removal<'_> {
     async fn run(&self, client: Option<Client>) -> Result<()> {
-        if has_no_service(self.host) || cfg!(windows) {
-            self.run_with(&Unmanaged, client).await
-        } else {
-            self.run_with(&Systemd::default(), client).await
-        }
+        if has_no_service(self.host) { self.run_with(&Unmanaged, client).await } else { self.run_with(&service()?, client).await }
     }
 
     async fn run_with(&self, service: &impl Service, client: Option<Client>) -> Result<()> {

@@ -95,6 +95,9 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     let (status, reported) = watch::channel(Status::default());
     let server = StatusServer::new(config.clone(), mode, reported);
     server.serve().await?;
+    // It waits for the cluster in its own time, and repairs what is there meanwhile.
+    let supervisor = super::notify::Supervisor::from_env();
+    tokio::spawn(supervisor.clone().keep(None));
     tokio::pin!(ended);
     let identity = async { tokio::join!(cluster_uid(&client), node_row(&client, &name, &config)) };
     let (uid, node) = tokio::select! {
@@ -139,6 +142,7 @@ async fn run(options: &Options, ended: impl Future<Output = ()>) -> Result<()> {
     })
     .await;
     tracing::info!("ending; what was programmed stays");
+    supervisor.stopping();
     changed
 }
 

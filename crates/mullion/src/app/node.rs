@@ -7,7 +7,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kube_proxy::init_logs;
 use super::machine;
+use super::notify::Supervisor;
 use crate::exit::{Code, Failure};
 
 /// The version that nodes and the API server report: upstream's whose behaviour is followed, and ours after the plus.
@@ -121,7 +122,9 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     cluster::install_crypto_provider();
     let node = &config.config.node;
     let runs = |part: Part| !node.without.contains(&part);
-    let Identity { client, host, counts, work: identity } = identity(config).await.context("the node has no identity")?;
+    let supervisor = Supervisor::from_env();
+    let identity = supervisor.starting("waiting for the node's client certificate: kubectl get csr", identity(config));
+    let Identity { client, host, counts, work: identity } = identity.await.context("the node has no identity")?;
     let api = ApiServer::default();
     let (shutdown, gone) = (CancellationToken::new(), CancellationToken::new());
     // One client and one watch for all parts: they share the bound on calls, and agree on whether HNS answers. A node without
@@ -166,6 +169,7 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
             () = gone.cancelled() => tracing::info!("the pods have ended"),
         }
         tracing::info!(node = node.node_name, "ending; pods stay");
+        supervisor.stopping();
         shutdown.cancel();
     };
     let work = async { tokio::try_join!(agent, network, policies).map(|_| ()) };
@@ -173,10 +177,23 @@ async fn run(config: &Complete, ended: impl Future<Output = ()>) -> Result<()> {
     tokio::pin!(end);
     tokio::select! {
         done = &mut work => return done,
+        never = supervisor.clone().keep(health_url(config)) => match never {},
         ended = identity => return ended.map(|never| match never {}).context("the node has no identity any more"),
         () = &mut end => {}
     }
     work.await
+}
+
+/// Where this agent says whether it is well.
+fn health_url(config: &Complete) -> Option<String> {
+    let kubelet = &config.config.kubelet;
+    let at = match kubelet.healthz_bind_address {
+        address if !address.is_unspecified() => address,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let has_port = kubelet.healthz_port != 0 && !config.config.node.without.contains(&Part::Kubelet);
+    has_port.then(|| format!("http://{}/healthz", SocketAddr::new(at, kubelet.healthz_port)))
 }
 
 /// Fabric and proxy, which mark what is theirs with the cluster's identity.

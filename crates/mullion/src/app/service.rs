@@ -97,6 +97,7 @@ fn serve() -> Result<()> {
     report(manager, ServiceState::StartPending, 0, PATIENCE)?;
     report(manager, ServiceState::Running, 0, PATIENCE)?;
     tracing::info!("the service control manager started the service");
+    event(name, false, "The service has started.");
     let ended = work(Box::pin(async move {
         STOP.cancelled().await;
         tracing::info!("the service control manager stops the service");
@@ -104,8 +105,19 @@ fn serve() -> Result<()> {
             tracing::warn!(error = %error.as_report(), "a state of the service was not reported");
         }
     }));
+    match &ended {
+        Ok(()) => event(name, false, "The service has stopped."),
+        Err(error) => event(name, true, &format!("The service failed: {}", error.as_report())),
+    }
     report(manager, ServiceState::Stopped, u32::from(ended.is_err()), PATIENCE)?;
     ended
+}
+
+/// Writes to the event log, where administrators look first.
+fn event(service: &str, is_error: bool, text: &str) {
+    if let Err(error) = host::report_event(service, is_error, text) {
+        tracing::warn!(%error, "an event was not logged");
+    }
 }
 
 /// `patience` is how long a pending state may take.

@@ -231,6 +231,15 @@ impl Options {
         Ok(options)
     }
 
+    /// Checks the names of flags, without the file that they name.
+    ///
+    /// # Errors
+    /// Unknown flags, and values that a flag does not take.
+    pub fn check(args: impl IntoIterator<Item = String>) -> Result<(), ConfigError> {
+        let mut options = Self::default();
+        flags::split(FLAGS, args)?.iter().filter(|(flag, _)| !flag.path.is_empty()).try_for_each(|(flag, value)| options.set(flag, value))
+    }
+
     fn set(&mut self, flag: &Flag, value: &str) -> Result<(), ConfigError> {
         let name = format!("--{}", flag.name);
         // An empty value stands for the default, but for addresses to listen on: there it is nowhere.

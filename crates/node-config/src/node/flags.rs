@@ -3,6 +3,7 @@
 //! A flag and a member of a configuration document are two names of one option. A flag whose member has no effect is accepted with the
 //! member's reason, so that unit files and scripts written for upstream's kubelet keep working.
 
+mod kubeadm;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,8 @@ use crate::document::{self, ConfigError, Document as _, Parsed};
 use crate::flags::{self, asks_for_nothing, check_switch};
 use crate::kubelet::{EvictionHard, FlagError, KubeletConfiguration, drop_ins};
 use table::{FLAGS, Flag, Place};
+
+pub use kubeadm::words as kubeadm_flags;
 
 /// The name under which the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,8 @@ pub struct CommandFlags {
     pub windows_priorityclass: String,
     /// Append the log to this file.
     pub log_file: String,
+    /// kubeadm's file of flags, in whose place its flags have come.
+    pub kubeadm_flags: String,
 }
 
 /// A command line of a node, with its configuration file and drop-ins.
@@ -95,7 +100,7 @@ impl Options {
     /// # Errors
     /// Unknown and refused flags, values that a flag does not take, and what is wrong with a file.
     pub fn parse(program: Program, args: impl IntoIterator<Item = String>) -> Result<Self, ConfigError> {
-        let given = flags::split(FLAGS, args)?;
+        let given = flags::split(FLAGS, kubeadm::expand(args)?)?;
         let mut options = Self::default();
         for (flag, value) in given.iter().filter(|(flag, _)| flag.place == Place::Alone) {
             document::set_text(&mut options.flags, flag.name, value, &format!("--{}", flag.name))?;
@@ -115,6 +120,15 @@ impl Options {
             options.config.node.network_policy = false;
         }
         Ok(options)
+    }
+
+    /// Checks the names of flags, without the files that they name.
+    ///
+    /// # Errors
+    /// Unknown and refused flags.
+    pub fn check(args: impl IntoIterator<Item = String>) -> Result<(), ConfigError> {
+        let mut options = Self::default();
+        flags::split(FLAGS, args)?.iter().filter(|(flag, _)| flag.place != Place::Alone).try_for_each(|(flag, value)| options.set(flag, value))
     }
 
     fn set(&mut self, flag: &Flag, value: &str) -> Result<(), ConfigError> {

@@ -97,7 +97,7 @@ async fn a_machine_joins_with_what_is_published() {
     let request = ::join::run::Request {
         settings: &settings,
         places: &places,
-        service: &::join::service::Unmanaged,
+        service: &::install::control::Unmanaged,
         agent: VERSION.parse().unwrap(),
         report: &|_| {},
         progress: &|_| {},

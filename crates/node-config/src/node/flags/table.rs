@@ -77,6 +77,7 @@ const API_SERVERS: &str = "the API server is named in a kubeconfig today; write 
 pub(super) const FLAGS: &[Flag] = &[
     alone("config", Text, "configuration file: KubeletConfiguration, NodeConfiguration and KubeProxyConfiguration, each at most once"),
     alone("config-dir", Text, "directory of drop-in files *.conf, each a KubeletConfiguration that is merged into that of --config"),
+    alone("kubeadm-flags", Text, "kubeadm's file of flags for this machine, kubeadm-flags.env: they count in the place of this flag"),
     node("kubeconfig", "kubeconfig", Text, "kubeconfig with the node's identity"),
     node(
         "bootstrap-kubeconfig",
