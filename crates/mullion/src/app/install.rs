@@ -13,6 +13,10 @@ use crate::exit::{Code, Failure};
 pub fn install(args: &InstallArgs) -> Result<(), Failure> {
     let usage = |error: anyhow::Error| Failure::new(Code::Usage, error);
     let part = Part::from(args.part);
+    if args.flags.iter().any(|flag| matches!(flag.as_str(), "-h" | "-help" | "--help")) {
+        print!("{}", help(part));
+        return Ok(());
+    }
     check(part, &args.flags).map_err(|error| usage(error.into()))?;
     let desired = desired(part, args.program.as_deref(), args.flags.clone()).map_err(usage)?;
     if args.program.is_some() && args.rootfs.is_none() && !Path::new(desired.program()).is_file() {
@@ -25,6 +29,16 @@ pub fn install(args: &InstallArgs) -> Result<(), Failure> {
 pub fn uninstall(args: &UninstallArgs) -> Result<(), Failure> {
     let desired = desired(args.part.into(), None, Vec::new()).map_err(|error| Failure::new(Code::Usage, error))?;
     system::uninstall(&desired, args).map_err(Failure::from)
+}
+
+/// The flags of a part: a question for them must not become a service that prints them.
+fn help(part: Part) -> String {
+    use node_config::node::flags::{self, Program};
+    match part {
+        Part::Node => flags::help(Program::Node),
+        Part::Kubelet => flags::help(Program::Kubelet),
+        Part::KubeProxy => node_config::kube_proxy::flags::help(),
+    }
 }
 
 /// A flag that the part does not know would be found when the service starts, which may be long after.
