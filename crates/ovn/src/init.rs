@@ -11,8 +11,9 @@ use ipnet::Ipv4Net;
 use ovsdb::session::Wants;
 use ovsdb::{Client, Condition, Config, Datum, Error, Mutation, Mutator, Operation, Remote, Replica, Row};
 
+use crate::chassis;
 use crate::rows::{Plan, Ref, Want, plan};
-use crate::schema::{LOCAL, LOCAL_USES, NORTHBOUND, NORTHBOUND_USES};
+use crate::schema::{LOCAL, LOCAL_USES, NORTHBOUND, NORTHBOUND_USES, SOUTHBOUND, SOUTHBOUND_USES};
 use crate::topology::{self, Gateway, Outside};
 
 /// How often a plan is made anew because another client was first.
@@ -23,6 +24,8 @@ const ATTEMPTS: usize = 5;
 pub struct Databases {
     /// The northbound database. None: where the local switch's `external_ids:ovn-nb` says, else [`Self::DEFAULT_NORTHBOUND`].
     pub northbound: Option<Vec<Remote>>,
+    /// The southbound database, which only [`remove`] needs. None: [`Self::DEFAULT_SOUTHBOUND`].
+    pub southbound: Option<Vec<Remote>>,
     /// The local switch's database.
     pub local: Vec<Remote>,
     /// For servers `ssl:…`.
@@ -39,6 +42,8 @@ pub type TlsConfig = ovsdb::ClientConfig;
 impl Databases {
     /// The northbound database of this machine.
     pub const DEFAULT_NORTHBOUND: &str = "unix:/run/ovn/ovnnb_db.sock";
+    /// The southbound database of this machine.
+    pub const DEFAULT_SOUTHBOUND: &str = "unix:/run/ovn/ovnsb_db.sock";
     /// The switch's database of this machine.
     pub const DEFAULT_LOCAL: &str = "unix:/run/openvswitch/db.sock";
 }
@@ -115,7 +120,7 @@ struct Session<'a> {
 }
 
 fn client(databases: &Databases, remotes: Vec<Remote>, database: &str, uses: &'static [ovsdb::TableUse]) -> Client {
-    let wants = Wants { database: database.to_owned(), uses, lock: None, leader_only: database == NORTHBOUND };
+    let wants = Wants { database: database.to_owned(), uses, lock: None, leader_only: database != LOCAL };
     Client::start(Config { tls: databases.tls.clone(), ..Config::new(remotes, wants) })
 }
 
@@ -352,23 +357,31 @@ pub async fn gateway(databases: &Databases, settings: &GatewaySettings) -> Resul
     Ok(session.report)
 }
 
-/// Removes what a node or gateway host has in the northbound database. Its chassis goes when its `ovn-controller` is stopped.
+/// Removes what a node or gateway host has in the northbound database, and its chassis from the southbound one. A running `ovn-controller`
+/// would make the chassis again.
 ///
 /// # Errors
-/// The database does not answer.
+/// A database does not answer.
 pub async fn remove(databases: &Databases, node: &str) -> Result<Report, InitError> {
-    let remotes = match &databases.northbound {
-        Some(remotes) => remotes.clone(),
-        None => ovsdb::remotes(Databases::DEFAULT_NORTHBOUND)?,
-    };
-    let northbound = client(databases, remotes, NORTHBOUND, NORTHBOUND_USES);
+    let of = |given: &Option<Vec<Remote>>, default: &str| given.clone().map_or_else(|| ovsdb::remotes(default), Ok);
+    let northbound = client(databases, of(&databases.northbound, Databases::DEFAULT_NORTHBOUND)?, NORTHBOUND, NORTHBOUND_USES);
+    let southbound = client(databases, of(&databases.southbound, Databases::DEFAULT_SOUTHBOUND)?, SOUTHBOUND, SOUTHBOUND_USES);
     let operation = "read the northbound database; start it, or give --ovn-nb";
-    northbound.ready(databases.limit).await.map_err(|source| InitError::Database { operation, source })?;
+    let rows = northbound.ready(databases.limit).await.map_err(|source| InitError::Database { operation, source })?.replica;
+    let operation = "read the southbound database; start it, or give --ovn-sb";
+    let bindings = southbound.ready(databases.limit).await.map_err(|source| InitError::Database { operation, source })?.replica;
+    // The rows that go lead to it.
+    let chassis = chassis::removal(&rows, &bindings, node);
     let mut report = Report::default();
     for scope in [topology::node_scope(node), topology::gateway_scope(node)] {
         let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Some(Vec::new()), Vec::new(), no_guards).await?;
         report.0.push((NORTHBOUND, plan));
     }
+    if !chassis.is_empty() && !databases.dry_run {
+        let operation = "remove the chassis";
+        southbound.transact(chassis.transaction(None)).await.map_err(|source| InitError::Database { operation, source })?;
+    }
+    report.0.push((SOUTHBOUND, chassis));
     Ok(report)
 }
 

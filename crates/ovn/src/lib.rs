@@ -9,6 +9,7 @@
 //! Upstream: ovn-kubernetes' `ovn-k8s-overlay` and `ovn-k8s-watcher` of 2017, whose names of rows it keeps.
 
 pub mod apply;
+pub mod chassis;
 mod cluster_rows;
 pub mod helper;
 pub mod init;

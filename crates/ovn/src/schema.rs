@@ -4,6 +4,8 @@ use ovsdb::{AtomType, ColumnUse, TableUse};
 
 /// OVN's northbound database.
 pub const NORTHBOUND: &str = "OVN_Northbound";
+/// OVN's southbound database.
+pub const SOUTHBOUND: &str = "OVN_Southbound";
 /// Open vSwitch's database of one host.
 pub const LOCAL: &str = "Open_vSwitch";
 
@@ -54,6 +56,13 @@ pub const NORTHBOUND_USES: &[TableUse] = &[
         &[number("priority"), text("direction"), text("match"), text("action"), ColumnUse { required: false, ..ColumnUse::texts("options") }, IDS],
     ),
     table("Load_Balancer", &[text("name"), ColumnUse::texts("vips"), text("protocol"), IDS]),
+];
+
+/// What is used of the southbound database: which chassis is a host's.
+pub const SOUTHBOUND_USES: &[TableUse] = &[
+    table("Chassis", &[text("name"), text("hostname")]),
+    TableUse { name: "Chassis_Private", required: false, columns: &[text("name")] },
+    table("Port_Binding", &[text("logical_port"), refs("chassis")]),
 ];
 
 /// What is used of Open vSwitch's database.

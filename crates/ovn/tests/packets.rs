@@ -13,7 +13,7 @@ use lab::{PATIENCE, address, init, net, node, ping, ping_as, pod, watch};
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use ovn::helper;
-use ovn::init::{self as commands, GatewaySettings};
+use ovn::init::{self as commands, Databases, GatewaySettings};
 use test_lab::net::{Lan, connect, greet, greeting, set_up};
 use test_lab::ovn::{Central, Chassis, no_offload, run};
 use test_lab::until;
@@ -22,7 +22,7 @@ use test_lab::until;
 fn pods_of_two_hosts_reach_each_other_and_a_service() {
     in_lab("pods_of_two_hosts_reach_each_other_and_a_service", || {
         let (mut central, lan) = (Central::new(), Lan::new());
-        let hosts = [Chassis::new(&central, &lan, "cp", "10.240.0.11"), Chassis::new(&central, &lan, "lin01", "10.240.0.12")];
+        let mut hosts = [Chassis::new(&central, &lan, "cp", "10.240.0.11"), Chassis::new(&central, &lan, "lin01", "10.240.0.12")];
         let master = node("cp", "192.168.1.0/24");
         let report = init(&hosts[0], async |databases| commands::master(databases, &master).await).unwrap().to_string();
         assert!(
@@ -66,6 +66,18 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
         for host in &hosts {
             assert!(host.vsctl(&["list-ports", "br-int"]).contains(&format!("k8s-{}", host.name)));
         }
+        // A host that goes takes its chassis along.
+        hosts[1].programs.end("controller");
+        let of = |database: &str| Some(ovsdb::remotes(&central.socket(database)).unwrap());
+        let report = init(&hosts[0], async |databases| {
+            let databases = Databases { northbound: of("nb"), southbound: of("sb"), ..databases.clone() };
+            commands::remove(&databases, "lin01").await
+        });
+        let report = report.unwrap().to_string();
+        assert!(report.contains("- Logical_Switch lin01") && report.contains("- Chassis lin01"), "{report}");
+        let left =
+            |table: &str| central.sbctl(&["--bare", "--columns=name", "list", table]).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!((left("Chassis"), left("Chassis_Private")), (vec!["cp".to_owned()], vec!["cp".to_owned()]));
     });
 }
 

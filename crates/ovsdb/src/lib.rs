@@ -19,7 +19,7 @@ pub mod wire;
 
 pub use client::{Client, Config, State};
 pub use operation::{Condition, Function, Mutation, Mutator, Operation, Outcome, Refused, Transaction, Until};
-pub use replica::{Inconsistent, Replica, Row, Table};
+pub use replica::{Inconsistent, Replica, Row, Size, Table};
 pub use rustls::ClientConfig;
 pub use schema::{AtomType, ColumnType, ColumnUse, Schema, SchemaError, Support, TableUse};
 pub use session::{Lock, Problem};

@@ -42,6 +42,10 @@ impl Row {
         self.get(column)?.get(key)
     }
 
+    fn bytes(&self) -> usize {
+        self.columns.values().map(Datum::bytes).sum()
+    }
+
     /// Its columns, by name.
     pub fn columns(&self) -> impl Iterator<Item = (&str, &Datum)> {
         self.columns.iter().map(|(name, value)| (&**name, value))
@@ -83,6 +87,27 @@ impl Table {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replica {
     tables: BTreeMap<Arc<str>, Arc<Table>>,
+    size: Size,
+}
+
+/// How much a copy holds, or may hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Rows of all tables.
+    pub rows: usize,
+    /// Bytes of their values, about.
+    pub bytes: usize,
+}
+
+impl Size {
+    /// The usual limit: ten rows for each of 100,000 pods.
+    pub const LIMIT: Self = Self { rows: 1_000_000, bytes: 512 << 20 };
+
+    /// Whether it is within a limit.
+    #[must_use]
+    pub fn fits(self, limit: Self) -> bool {
+        self.rows <= limit.rows && self.bytes <= limit.bytes
+    }
 }
 
 const NO_TABLE: &Table = &Table { rows: BTreeMap::new() };
@@ -92,6 +117,12 @@ impl Replica {
     #[must_use]
     pub fn table(&self, name: &str) -> &Table {
         self.tables.get(name).map_or(NO_TABLE, |table| &**table)
+    }
+
+    /// How much it holds.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.size
     }
 
     /// A copy made of JSON rows, for tests and for plans that are printed without a server: `{table: {uuid: row}}`.
@@ -162,8 +193,14 @@ impl Replica {
             None => Ok(Datum::default_of(kind)),
         };
         let columns = kinds.iter().map(|(name, kind)| Ok((name.clone(), told(name, kind)?))).collect::<Result<_, _>>()?;
-        let known = self.rows_of(table).insert(id, Arc::new(Row { columns })).is_some();
-        match (known, new) {
+        let row = Row { columns };
+        self.size.rows += 1;
+        self.size.bytes += row.bytes();
+        let before = self.rows_of(table).insert(id, Arc::new(row));
+        if let Some(before) = &before {
+            self.forget(before);
+        }
+        match (before.is_some(), new) {
             (true, true) => Err(inconsistent(table, format!("row {uuid} is new and was there"))),
             (false, false) => Err(inconsistent(table, format!("row {uuid} has changed and was not there"))),
             _ => Ok(()),
@@ -172,22 +209,37 @@ impl Replica {
 
     fn modify(&mut self, support: &Support, table: &str, uuid: &str, changes: &Value) -> Result<(), Inconsistent> {
         let (id, kinds, changes) = (parse_uuid(table, uuid)?, kinds(support, table)?, object(changes, table)?);
+        let told = |(name, value): (&String, &Value)| {
+            let (name, kind) = kinds.get_key_value(name.as_str())?;
+            let change = Datum::parse(value, kind).map_err(|error| inconsistent(table, format!("column {name}: {error}")));
+            Some(change.map(|change| (name, kind, change)))
+        };
+        let changes: Vec<_> = changes.iter().filter_map(told).collect::<Result<_, _>>()?;
         let Some(row) = self.rows_of(table).get_mut(&id) else {
             return Err(inconsistent(table, format!("row {uuid} has changed and was not there")));
         };
         let row = Arc::make_mut(row);
-        for (name, value) in changes {
-            let Some((name, kind)) = kinds.get_key_value(name.as_str()) else { continue };
-            let change = Datum::parse(value, kind).map_err(|error| inconsistent(table, format!("column {name}: {error}")))?;
+        let before = row.bytes();
+        for (name, kind, change) in changes {
             row.columns.entry(name.clone()).or_insert_with(|| Datum::default_of(kind)).changed_by(change, kind);
         }
+        let after = row.bytes();
+        self.size.bytes = self.size.bytes - before + after;
         Ok(())
+    }
+
+    fn forget(&mut self, row: &Row) {
+        self.size.rows -= 1;
+        self.size.bytes -= row.bytes();
     }
 
     fn remove(&mut self, table: &str, uuid: &str) -> Result<(), Inconsistent> {
         let id = parse_uuid(table, uuid)?;
         match self.rows_of(table).remove(&id) {
-            Some(_) => Ok(()),
+            Some(row) => {
+                self.forget(&row);
+                Ok(())
+            }
             None => Err(inconsistent(table, format!("row {uuid} is deleted and was not there"))),
         }
     }
@@ -282,6 +334,25 @@ mod tests {
         replica.update(&json!({"T": {A: {"old": {"name": "a"}}}}), &support).unwrap();
         assert!(replica.table("T").is_empty());
         assert!(replica.update(&json!({"U": {A: {"new": {}}}}), &support).unwrap_err().to_string().contains("nobody asked"));
+    }
+
+    #[test]
+    fn the_size_follows_the_rows() {
+        let (support, mut replica) = (support(), Replica::default());
+        let mut told = |updates: Value| {
+            replica.update2(&json!({"T": updates}), &support).unwrap();
+            replica.size()
+        };
+        let one = told(json!({A: {"insert": {"name": "a"}}}));
+        let both = told(json!({B: {"insert": {"name": "b", "ids": ["map", [["key", "value"]]]}}}));
+        assert_eq!((one.rows, both.rows), (1, 2));
+        assert!(both.bytes > 2 * one.bytes, "{one:?} {both:?}");
+        let longer = told(json!({A: {"modify": {"name": "a".repeat(1000)}}}));
+        assert_eq!(longer.bytes, both.bytes + 999);
+        assert!(longer.fits(longer) && !longer.fits(both));
+        told(json!({A: {"modify": {"name": "a"}}}));
+        assert_eq!(told(json!({B: {"delete": null}})), one);
+        assert_eq!(told(json!({A: {"delete": null}})), Size::default());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::operation::{Outcome, Refused, Transaction};
-use crate::replica::{Inconsistent, Replica};
+use crate::replica::{Inconsistent, Replica, Size};
 use crate::schema::{AtomType, ColumnUse, Schema, SchemaError, Support, TableUse};
 use crate::value::excerpt;
 use crate::wire::{Message, WireError};
@@ -51,6 +51,14 @@ pub enum Problem {
         method: &'static str,
         /// Its answer.
         answer: String,
+    },
+    /// Its tables are larger than what is kept.
+    #[error("the tables that are used have {} rows of {} MiB, more than the {} rows or {} MiB that are kept; look which program fills the database", .size.rows, .size.bytes >> 20, .limit.rows, .limit.bytes >> 20)]
+    TooLarge {
+        /// What was told.
+        size: Size,
+        /// What is kept.
+        limit: Size,
     },
     /// It follows another server, which alone takes transactions in order.
     #[error("the server is not the leader of its cluster")]
@@ -155,6 +163,7 @@ enum Pending {
 pub struct Session {
     wants: Wants,
     memory: Memory,
+    limit: Size,
     /// What describes the server, where it does.
     server: Option<(Replica, Support)>,
     next_id: u64,
@@ -167,7 +176,14 @@ impl Session {
     /// A session that begins, with what an earlier one left.
     #[must_use]
     pub fn new(wants: Wants, memory: Memory) -> Self {
-        Self { wants, memory, server: None, next_id: 0, pending: HashMap::new(), ready: false, lock: Lock::None }
+        Self { wants, memory, limit: Size::LIMIT, server: None, next_id: 0, pending: HashMap::new(), ready: false, lock: Lock::None }
+    }
+
+    /// With another limit of the rows that are kept.
+    #[must_use]
+    pub fn limited(mut self, limit: Size) -> Self {
+        self.limit = limit;
+        self
     }
 
     /// What is sent first.
@@ -248,6 +264,9 @@ impl Session {
         done.unwrap_or_else(|problem| {
             // What does not fit is fetched anew, from the first row.
             self.memory.last_transaction = None;
+            if matches!(problem, Problem::TooLarge { .. }) {
+                self.memory.replica = Arc::default();
+            }
             vec![Output::Close(problem)]
         })
     }
@@ -346,6 +365,7 @@ impl Session {
             Monitor::Conditional => replica.update2(result, &self.memory.support)?,
             Monitor::Plain => replica.update(result, &self.memory.support)?,
         }
+        self.fits(&replica)?;
         // Whole, and in one step: a reader sees the state before the connection was lost, and then this one.
         self.memory.replica = Arc::new(replica);
         self.memory.last_transaction = last;
@@ -356,6 +376,11 @@ impl Session {
         }
         outputs.push(Output::Changed);
         Ok(outputs)
+    }
+
+    fn fits(&self, replica: &Replica) -> Result<(), Problem> {
+        let (size, limit) = (replica.size(), self.limit);
+        if size.fits(limit) { Ok(()) } else { Err(Problem::TooLarge { size, limit }) }
     }
 
     fn server_update(&mut self, updates: &Value) -> Result<(), Problem> {
@@ -394,6 +419,7 @@ impl Session {
                         self.memory.last_transaction = params.get(1).and_then(last_transaction);
                     }
                 }
+                self.fits(&self.memory.replica)?;
                 Ok(vec![Output::Changed])
             }
             "locked" if params.get(0).and_then(Value::as_str) == self.wants.lock.as_deref() && self.wants.lock.is_some() => {

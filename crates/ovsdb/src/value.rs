@@ -144,6 +144,14 @@ impl Atom {
         }
     }
 
+    fn bytes(&self) -> usize {
+        let text = match self {
+            Self::String(text) | Self::Named(text) => text.len(),
+            Self::Integer(_) | Self::Real(_) | Self::Boolean(_) | Self::Uuid(_) => 0,
+        };
+        size_of::<Self>() + text
+    }
+
     /// Its JSON form.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -182,6 +190,14 @@ impl Datum {
     /// A map of these.
     pub fn map<K: Into<Atom>, V: Into<Atom>>(pairs: impl IntoIterator<Item = (K, V)>) -> Self {
         Self::Map(pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    }
+
+    /// How many bytes it takes, about.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Set(atoms) => atoms.iter().map(Atom::bytes).sum(),
+            Self::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+        }
     }
 
     /// What a column has where nobody has written it.

@@ -52,12 +52,24 @@ pub fn main(args: OvnArgs) -> Result<(), Failure> {
         OvnCommand::Init(command) => set_up(command),
         OvnCommand::Watcher(args) => watch(args),
         OvnCommand::GatewayHelper(args) => help(args),
-        OvnCommand::Remove(RemoveArgs { node_name, ovn_nb, tls, timeout, dry_run }) => {
+        OvnCommand::Remove(RemoveArgs { node_name, ovn_nb, ovn_sb, tls, timeout, dry_run }) => {
+            let southbound =
+                ovn_sb.or_else(|| southbound_beside(&ovn_nb)).ok_or_else(|| usage(anyhow!("give --ovn-sb: --ovn-nb has another port than 6641")))?;
             let ovs = Databases::DEFAULT_LOCAL.to_owned();
             let databases = databases_of(&DatabaseArgs { ovn_nb: Some(ovn_nb), ovs, tls, timeout, dry_run })?;
+            let databases = Databases { southbound: Some(ovsdb::remotes(&southbound).map_err(usage)?), ..databases };
             report(crate::agent_runtime()?.block_on(init::remove(&databases, &node_name)))
         }
     }
+}
+
+/// Where the southbound database is when the northbound one is where it usually is.
+fn southbound_beside(northbound: &str) -> Option<String> {
+    let beside = |remote: &str| match remote.strip_suffix(":6641") {
+        Some(host) => Some(format!("{host}:6642")),
+        None => remote.strip_suffix("/ovnnb_db.sock").map(|dir| format!("{dir}/ovnsb_db.sock")),
+    };
+    Some(northbound.split(',').map(beside).collect::<Option<Vec<_>>>()?.join(","))
 }
 
 fn tls(args: &TlsArgs) -> Result<Option<Arc<TlsConfig>>> {
@@ -72,6 +84,7 @@ fn usage<E: Into<anyhow::Error>>(error: E) -> Failure {
 fn databases_of(args: &DatabaseArgs) -> Result<Databases, Failure> {
     Ok(Databases {
         northbound: args.ovn_nb.as_deref().map(ovsdb::remotes).transpose().map_err(usage)?,
+        southbound: None,
         local: ovsdb::remotes(&args.ovs).map_err(usage)?,
         tls: tls(&args.tls)?,
         limit: Duration::from_secs(args.timeout),
@@ -172,6 +185,18 @@ fn daemon(name: &str, args: DaemonArgs, agent: impl Future<Output = Result<()>>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_southbound_database_is_beside_the_northbound_one() {
+        let cases = [
+            ("tcp:10.0.0.1:6641,ssl:ovn:6641", Some("tcp:10.0.0.1:6642,ssl:ovn:6642")),
+            ("unix:/run/ovn/ovnnb_db.sock", Some("unix:/run/ovn/ovnsb_db.sock")),
+            ("tcp:10.0.0.1:6641,tcp:10.0.0.2:16641", None),
+        ];
+        for (northbound, southbound) in cases {
+            assert_eq!(southbound_beside(northbound).as_deref(), southbound);
+        }
+    }
 
     #[test]
     fn names_of_2017_are_ours() {

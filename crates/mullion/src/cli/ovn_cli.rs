@@ -24,7 +24,7 @@ pub enum OvnCommand {
     Watcher(WatcherArgs),
     /// Share a gateway's network card between its host and the pods, until it is ended
     GatewayHelper(HelperArgs),
-    /// Remove what a node or gateway host has in the northbound database
+    /// Remove what a node or gateway host has in OVN's databases
     Remove(RemoveArgs),
 }
 
@@ -232,6 +232,9 @@ pub struct RemoveArgs {
     /// Servers of OVN's northbound database, with commas between them
     #[arg(long, value_name = "REMOTES", default_value = Databases::DEFAULT_NORTHBOUND)]
     pub ovn_nb: String,
+    /// Servers of OVN's southbound database, with commas between them [default: those of the northbound one, port 6642 for 6641]
+    #[arg(long, value_name = "REMOTES")]
+    pub ovn_sb: Option<String>,
     #[command(flatten)]
     pub tls: TlsArgs,
     /// Seconds to wait for the database

@@ -111,7 +111,8 @@ pub fn node(name: &str, subnet: &str) -> Node {
 
 /// Runs one of the commands in a host's namespace.
 pub fn init<T: Send>(host: &Chassis, command: impl AsyncFnOnce(&Databases) -> T + Send) -> T {
-    let databases = Databases { northbound: None, local: ovsdb::remotes(&host.local()).unwrap(), tls: None, limit: LIMIT, dry_run: false };
+    let databases =
+        Databases { northbound: None, southbound: None, local: ovsdb::remotes(&host.local()).unwrap(), tls: None, limit: LIMIT, dry_run: false };
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(command(&databases));
     host.ns.run(run).unwrap()
 }

@@ -230,3 +230,33 @@ fn only_the_leader_of_a_cluster_is_used() {
     let outputs = answer(&mut session, id_of(&first, "get_schema"), Err(json!({"error": "unknown database"})));
     assert_eq!(sent(&outputs)[0].1, json!(["DB"]));
 }
+
+#[test]
+fn a_database_that_grows_too_large_is_given_up_with_the_numbers() {
+    let limit = Size { rows: 1, bytes: 1 << 20 };
+    let told = |first: Value, then: Value| {
+        let mut session = Session::new(wants(), Memory::default()).limited(limit);
+        let outputs = session.start();
+        let outputs = answer(&mut session, id_of(&outputs, "get_schema"), Ok(schema()));
+        let outputs = answer(&mut session, id_of(&outputs, "monitor_cond_since"), Ok(json!([true, TXN, first])));
+        if !session.is_ready() {
+            return (outputs, session);
+        }
+        (notify(&mut session, "update3", json!(["replica", TXN, then])), session)
+    };
+    let many = json!({"T": {A: {"initial": {"name": "a"}}, B: {"initial": {"name": "b"}}}});
+    let more = json!({"T": {B: {"insert": {"name": "b"}}}});
+    let longer = json!({"T": {A: {"modify": {"name": "a".repeat(1 << 20)}}}});
+    for (first, then, numbers) in
+        [(many, json!({}), "2 rows of 0 MiB"), (row(A, "a"), more, "2 rows of 0 MiB"), (row(A, "a"), longer, "1 rows of 1 MiB")]
+    {
+        let (outputs, session) = told(first, then);
+        let [Output::Close(problem)] = &outputs[..] else { panic!("{outputs:?}") };
+        let text = problem.to_string();
+        assert!(text.contains(numbers) && text.contains("more than the 1 rows or 1 MiB"), "{text}");
+        let memory = session.into_memory();
+        assert_eq!((memory.replica.size().rows, memory.last_transaction), (0, None));
+    }
+    let (outputs, _) = told(row(A, "a"), json!({"T": {A: {"modify": {"name": "b"}}}}));
+    assert!(matches!(outputs[..], [Output::Changed]), "{outputs:?}");
+}
