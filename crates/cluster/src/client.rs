@@ -22,6 +22,28 @@ pub async fn client_from_kubeconfig(path: &Path) -> Result<Client> {
     Client::try_from(config).map_err(|source| Error::Client { path: path.to_owned(), source: Box::new(source) })
 }
 
+/// A client for a server by its URL, whose user has a token or is nobody. `authority`: a file with the certificate of the server's authority;
+/// none: the system's authorities.
+///
+/// # Errors
+/// [`Error::Server`] when the URL or the file is unusable. No connection is made here.
+pub async fn client_with_token(server: &str, token: Option<&str>, authority: Option<&str>) -> Result<Client> {
+    install_crypto_provider();
+    fn unusable<E: std::error::Error + Send + Sync + 'static>(server: &str) -> impl FnOnce(E) -> Error {
+        move |source| Error::Server { server: server.to_owned(), source: Box::new(source) }
+    }
+    let document = serde_json::json!({
+        "clusters": [{"name": "cluster", "cluster": {"server": server, "certificate-authority": authority}}],
+        "users": [{"name": "user", "user": {"token": token}}],
+        "contexts": [{"name": "context", "context": {"cluster": "cluster", "user": "user"}}],
+        "current-context": "context",
+    });
+    let kubeconfig: Kubeconfig = serde_json::from_value(document).map_err(unusable(server))?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable(server))?;
+    config.proxy_url = None;
+    Client::try_from(config).map_err(unusable(server))
+}
+
 /// What the current context of a kubeconfig file says of the server and of its user. Paths in it are absolute.
 ///
 /// # Errors
@@ -119,6 +141,21 @@ mod tests {
             .unwrap();
         let path = kubeconfig_in(dir.path(), pki::Credentials::Certificate { cert_pem: pair.cert_pem, key_pem: pair.key_pem });
         client_from_kubeconfig(&path).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_is_known_by_its_url_and_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = pki::Ca::generate("test-ca", std::time::Duration::from_secs(86_400)).unwrap();
+        let file = dir.path().join("ca.crt");
+        std::fs::write(&file, ca.cert_pem()).unwrap();
+        client_with_token("https://127.0.0.1:6443", Some("token"), file.to_str()).await.unwrap();
+        client_with_token("http://127.0.0.1:8080", None, None).await.unwrap();
+        for (server, authority) in [("https://127.0.0.1:6443", "/nonexistent/ca.crt"), ("https://[", "/nonexistent/ca.crt")] {
+            let error = client_with_token(server, Some("secret"), Some(authority)).await.err().unwrap();
+            let text = format!("{error} {:?}", std::error::Error::source(&error));
+            assert!(text.contains(server) && !text.contains("secret"), "{text}");
+        }
     }
 
     #[tokio::test]

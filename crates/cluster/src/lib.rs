@@ -20,7 +20,7 @@ mod retry;
 mod server;
 pub mod unread;
 
-pub use client::{client_from_kubeconfig, config_from_kubeconfig, install_crypto_provider, with_certificate, with_user_agent};
+pub use client::{client_from_kubeconfig, client_with_token, config_from_kubeconfig, install_crypto_provider, with_certificate, with_user_agent};
 pub use events::{EventRecorder, EventType};
 pub use feed::{Feed, Keeper};
 pub use informer::{Change, Informer, Key, Selection};
@@ -50,6 +50,14 @@ pub enum Error {
         /// The error of the client library.
         #[source]
         source: Box<kube::Error>,
+    },
+    /// What was given of an API server cannot be used.
+    #[error("cannot make a client of API server {server}: check its URL and the certificate of its authority")]
+    Server {
+        /// The URL that was given.
+        server: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A request was refused or did not reach the server.
     #[error("{operation} {object} failed")]

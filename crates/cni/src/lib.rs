@@ -1,6 +1,6 @@
 //! The Container Network Interface: the specification's documents, the caller's side ([`runtime`]),
 //! `host-local` address management, and the plug-ins `win-bridge`, `win-overlay`, `wincni`, `azure-vnet`, `flannel`, `bridge`, `ptp`, `loopback`,
-//! `portmap`, `bandwidth` and `tuning`.
+//! `portmap`, `bandwidth`, `tuning` and `ovn_cni`.
 //!
 //! Plug-ins are entered by name through [`plugin_main`]; the same binary answers for all of them.
 //! Supports specification 0.1.0 to 1.1.0. Source of behaviour: containernetworking/cni `SPEC.md`, `libcni`
@@ -17,6 +17,8 @@ pub mod ipam;
 mod links;
 #[cfg(target_os = "linux")]
 pub mod loopback;
+#[cfg(target_os = "linux")]
+pub mod ovn;
 pub mod plugin;
 #[cfg(target_os = "linux")]
 pub mod portmap;

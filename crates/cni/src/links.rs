@@ -170,7 +170,7 @@ pub(crate) fn configure_as(request: &Request, inside: &Rtnl, result: &AddResult,
 }
 
 /// Removes the pair. One that upstream's plug-in made is known by its end in the sandbox; a sandbox that is gone took both along.
-fn remove_pair(request: &Request) -> Result<(), CniError> {
+pub(crate) fn remove_pair(request: &Request) -> Result<(), CniError> {
     let host = Rtnl::open().map_err(net)?;
     if let Some(link) = host.link(&host_name(request)).map_err(net)? {
         return gone(host.del_link(link.index));

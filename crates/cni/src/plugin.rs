@@ -23,6 +23,10 @@ pub const PLUGINS: &[&str] = &[
     #[cfg(target_os = "linux")]
     "loopback",
     #[cfg(target_os = "linux")]
+    "ovn-k8s-cni-overlay",
+    #[cfg(target_os = "linux")]
+    "ovn_cni",
+    #[cfg(target_os = "linux")]
     "portmap",
     #[cfg(target_os = "linux")]
     "ptp",
@@ -165,6 +169,8 @@ fn dispatch(name: &str, request: &Request) -> Result<Option<AddResult>, CniError
         #[cfg(target_os = "linux")]
         "loopback" => crate::loopback::handle(request),
         #[cfg(target_os = "linux")]
+        "ovn_cni" | "ovn-k8s-cni-overlay" => crate::ovn::handle(request),
+        #[cfg(target_os = "linux")]
         "portmap" => crate::portmap::handle(request),
         #[cfg(target_os = "linux")]
         "ptp" => crate::ptp::handle(request),
@@ -200,6 +206,8 @@ pub fn read_config(name: &str, stdin: &[u8]) -> Result<(), CniError> {
         "bridge" => crate::bridge::check_config(&request),
         #[cfg(target_os = "linux")]
         "loopback" => crate::loopback::check_config(&request),
+        #[cfg(target_os = "linux")]
+        "ovn_cni" | "ovn-k8s-cni-overlay" => crate::ovn::check_config(&request),
         #[cfg(target_os = "linux")]
         "portmap" => crate::portmap::check_config(&request),
         #[cfg(target_os = "linux")]

@@ -6,7 +6,7 @@
 //! | [`netlink`] | links, addresses, routes, rules, neighbours and forwarding entries |
 //! | [`conntrack`] | connections that the kernel remembers: listed, forgotten |
 //! | [`spawn`] | the one way to start a process in namespaces |
-//! | [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`terminal`], [`seccomp`], [`lock`], [`memory`], [`tcp_md5`] | what their names say |
+//! | [`ethtool`], [`mount`], [`sysctl`], [`fdpass`], [`signal`], [`terminal`], [`seccomp`], [`lock`], [`memory`], [`tcp_md5`] | what their names say |
 //!
 //! Everything is synchronous: a netlink exchange with the kernel does not wait for anybody else.
 //! Netlink messages are built by this crate's own codec ([`netlink::wire`]), because nf_tables (crate `nft`) needs
@@ -14,6 +14,7 @@
 #![cfg(target_os = "linux")]
 
 pub mod conntrack;
+pub mod ethtool;
 pub mod fdpass;
 pub mod lock;
 pub mod memory;
