@@ -159,7 +159,7 @@ impl<'a> Session<'a> {
     async fn write_northbound(
         &mut self,
         scope: &str,
-        wants: impl Fn(&Replica) -> Option<Vec<Want>>,
+        wants: impl Fn(&Replica) -> Result<Vec<Want>, InitError>,
         guards: fn(&Replica) -> Vec<Operation>,
     ) -> Result<(), InitError> {
         let plan = settle(&self.northbound, NORTHBOUND, scope, self.databases.dry_run, wants, Vec::new(), guards).await?;
@@ -174,7 +174,7 @@ impl<'a> Session<'a> {
             conditions: Vec::<Condition>::new(),
             mutations: vec![Mutation::new("next_cfg", Mutator::Add, Datum::from(1))],
         };
-        let plan = settle(&self.local, LOCAL, scope, self.databases.dry_run, |_| Some(wants.to_vec()), vec![number], no_guards).await?;
+        let plan = settle(&self.local, LOCAL, scope, self.databases.dry_run, |_| Ok(wants.to_vec()), vec![number], no_guards).await?;
         let written = !plan.is_empty();
         self.report.0.push((LOCAL, plan));
         if written && !self.databases.dry_run {
@@ -206,13 +206,18 @@ impl<'a> Session<'a> {
     /// A node's switch, its management port, and the address on that.
     async fn node(&mut self, node: &Node) -> Result<(), InitError> {
         let scope = topology::node_scope(&node.name);
+        node.check_overlap(&self.northbound.state().replica)?;
         self.write_local(&scope, &topology::local_node(&node.name, &self.datapath())).await?;
         let interface = topology::management_interface(&node.name);
         let mac = match self.mac(&interface) {
             Err(_) if self.databases.dry_run => "00:00:00:00:00:00".to_owned(),
             mac => mac?,
         };
-        self.write_northbound(&scope, |replica| Some(topology::node(replica, &node.name, node.subnet, &mac)), no_guards).await?;
+        let wants = |replica: &Replica| {
+            node.check_overlap(replica)?;
+            Ok(topology::node(replica, &node.name, node.subnet, &mac))
+        };
+        self.write_northbound(&scope, wants, topology::node_guards).await?;
         if self.databases.dry_run {
             return Ok(());
         }
@@ -232,13 +237,13 @@ async fn settle(
     database: &'static str,
     scope: &str,
     dry_run: bool,
-    wants: impl Fn(&Replica) -> Option<Vec<Want>>,
+    wants: impl Fn(&Replica) -> Result<Vec<Want>, InitError>,
     more: Vec<Operation>,
     guards: fn(&Replica) -> Vec<Operation>,
 ) -> Result<Plan, InitError> {
     for _ in 0..ATTEMPTS {
         let state = client.state();
-        let wants = wants(&state.replica).ok_or_else(|| InitError::Setting("100.64.1.0/24 has no address left for another gateway".into()))?;
+        let wants = wants(&state.replica)?;
         let plan = plan(&state.replica, scope, &wants);
         if !plan.problems.is_empty() {
             return Err(InitError::Refused(plan.problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")));
@@ -281,6 +286,16 @@ impl Node {
         }
         Ok(())
     }
+
+    fn check_overlap(&self, replica: &Replica) -> Result<(), InitError> {
+        let Self { name, subnet, .. } = self;
+        match topology::overlap(replica, name, *subnet) {
+            Some((port, other)) => Err(InitError::Refused(format!(
+                "subnet {subnet} of node {name} overlaps {other} of router port {port}; give the node another subnet, or remove the other node"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Makes what the cluster has once, and what the master has as a node.
@@ -290,7 +305,7 @@ impl Node {
 pub async fn master(databases: &Databases, node: &Node) -> Result<Report, InitError> {
     node.check()?;
     let mut session = Session::open(databases).await?;
-    session.write_northbound(&topology::master_scope(&node.name), |replica| Some(topology::master(replica, &node.name)), no_guards).await?;
+    session.write_northbound(&topology::master_scope(&node.name), |replica| Ok(topology::master(replica, &node.name)), no_guards).await?;
     session.node(node).await?;
     Ok(session.report)
 }
@@ -332,6 +347,13 @@ pub async fn gateway(databases: &Databases, settings: &GatewaySettings) -> Resul
     let (name, is_bridge) = &settings.interface;
     let no_chassis = || InitError::Setting("the local switch has no external_ids:system-id: start ovn-controller, or set it".into());
     let chassis = session.setting("system-id").ok_or_else(no_chassis)?;
+    let free = |replica: &Replica| match topology::router_on(replica, &settings.node, &chassis) {
+        Some(router) => Err(InitError::Refused(format!(
+            "chassis {chassis} has gateway router {router} already; give this host's switch an external_ids:system-id of its own, or remove the other gateway"
+        ))),
+        None => Ok(()),
+    };
+    free(&session.northbound.state().replica)?;
     let scope = topology::gateway_scope(&settings.node);
     let outside = if *is_bridge { Outside::Bridge { name: name.clone(), mac: session.mac(name)? } } else { Outside::Interface(name.clone()) };
     session.write_local(&scope, &topology::local_gateway(&settings.node, &outside, &session.datapath())).await?;
@@ -347,9 +369,13 @@ pub async fn gateway(databases: &Databases, settings: &GatewaySettings) -> Resul
         mac,
         next_hop: settings.next_hop,
         rampout: settings.rampout.clone(),
-        chassis,
+        chassis: chassis.clone(),
     };
-    session.write_northbound(&scope, |replica| topology::gateway(replica, &gateway), topology::gateway_guards).await?;
+    let wants = |replica: &Replica| {
+        free(replica)?;
+        topology::gateway(replica, &gateway).ok_or_else(|| InitError::Setting("100.64.1.0/24 has no address left for another gateway".into()))
+    };
+    session.write_northbound(&scope, wants, topology::gateway_guards).await?;
     if !is_bridge && !databases.dry_run {
         let host = |source| InitError::Host { name: name.clone(), source };
         forget_addresses(name).map_err(host)?;
@@ -374,7 +400,7 @@ pub async fn remove(databases: &Databases, node: &str) -> Result<Report, InitErr
     let chassis = chassis::removal(&rows, &bindings, node);
     let mut report = Report::default();
     for scope in [topology::node_scope(node), topology::gateway_scope(node)] {
-        let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Some(Vec::new()), Vec::new(), no_guards).await?;
+        let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Ok(Vec::new()), Vec::new(), no_guards).await?;
         report.0.push((NORTHBOUND, plan));
     }
     if !chassis.is_empty() && !databases.dry_run {

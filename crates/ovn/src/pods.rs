@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cluster::Key;
 use ipnet::Ipv4Net;
 use ovsdb::{Replica, Row};
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::cluster_rows::PodRow;
 use crate::rows::{Ref, Want, owner};
@@ -123,6 +125,33 @@ pub fn missing_annotations<'a>(replica: &Replica, scope: &str, pods: impl IntoIt
     pods.into_iter().filter_map(missing).collect()
 }
 
+/// Pods whose ports OVN has given no address, and since when.
+#[derive(Debug, Default)]
+pub struct Unaddressed(HashMap<Key, Instant>);
+
+impl Unaddressed {
+    /// How long is waited before a port without an address is told of.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Takes note of the ports without addresses; what to tell of those that have none for long.
+    pub fn look(&mut self, replica: &Replica, scope: &str, pods: &[(Key, Arc<PodRow>)], now: Instant) -> Vec<String> {
+        let ports = replica.table("Logical_Switch_Port").rows().map(|(_, row)| row);
+        let empty = ports.filter(|row| owner(row) == Some(scope) && row.text("dynamic_addresses").is_empty() && row.text("addresses") == "dynamic");
+        let empty: BTreeSet<&str> = empty.map(|row| row.text("name")).collect();
+        let waiting: Vec<(&Key, &PodRow)> = pods.iter().filter(|(key, _)| empty.contains(&*port_name(key))).map(|(key, row)| (key, &**row)).collect();
+        self.0 = waiting.iter().map(|(key, _)| ((*key).clone(), self.0.get(key).copied().unwrap_or(now))).collect();
+        let late = |(key, row): (&Key, &PodRow)| {
+            let text = format!(
+                "OVN gives port {} no address; look whether ovn-northd runs, and whether the subnet of {} is used up",
+                port_name(key),
+                row.node
+            );
+            self.0.get(key).filter(|since| now.duration_since(**since) >= Self::PATIENCE).map(|_| text)
+        };
+        waiting.into_iter().filter_map(late).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
@@ -160,6 +189,24 @@ mod tests {
         let today: serde_json::Value = serde_json::from_str(&today).unwrap();
         assert_eq!((new, &today["default"]["ip_addresses"][0]), ("k8s.ovn.org/pod-networks", &json!("10.1.1.3/24")));
         assert_eq!(today["default"]["gateway_ips"], json!(["10.1.1.1"]));
+    }
+
+    #[test]
+    fn a_port_that_stays_without_an_address_is_told_of_until_it_has_one() {
+        let port = "00000000-0000-0000-0000-000000000001";
+        let with = |given: &str| {
+            let ids = json!(["map", [["mullion.io/owner", "watcher"]]]);
+            let row = json!({"name": "default_web", "addresses": "dynamic", "dynamic_addresses": given, "external_ids": ids});
+            crate::rows::tests::replica(&json!({"Logical_Switch_Port": {port: row}}))
+        };
+        let pods = [(Key::new("default", "web"), Arc::new(PodRow { node: "node1".into(), ..PodRow::default() }))];
+        let (mut unaddressed, start) = (Unaddressed::default(), Instant::now());
+        let mut after = |seconds: u64, given: &str| unaddressed.look(&with(given), "watcher", &pods, start + Duration::from_secs(seconds));
+        assert_eq!(after(0, ""), [""; 0]);
+        assert_eq!(after(9, ""), [""; 0]);
+        assert!(after(10, "")[0].contains("port default_web no address") && after(60, "")[0].contains("the subnet of node1"));
+        assert_eq!(after(61, "0a:00:00:00:00:01 10.1.1.3"), [""; 0]);
+        assert_eq!(after(62, ""), [""; 0], "it begins anew");
     }
 
     #[test]

@@ -196,6 +196,37 @@ fn route(router: Ref, key: String, prefix: impl ToString, hop: Ipv4Addr) -> Want
         .with("nexthop", hop.to_string())
 }
 
+/// Whose subnet a node's would overlap: that of another port of the cluster's router, with its name.
+#[must_use]
+pub fn overlap(replica: &Replica, node: &str, subnet: Ipv4Net) -> Option<(String, Ipv4Net)> {
+    let (_, router) = cluster_router().find(replica)?;
+    let own = format!("rtos-{node}");
+    let ports = router.get("ports").into_iter().flat_map(Datum::uuids).filter_map(|uuid| replica.table("Logical_Router_Port").get(uuid));
+    let others = ports.filter(|port| port.text("name") != own);
+    let networks = others.flat_map(|port| {
+        let networks = port.get("networks").into_iter().flat_map(Datum::strings).filter_map(|text| text.parse::<Ipv4Net>().ok());
+        networks.map(|network| (port.text("name").to_owned(), network.trunc())).collect::<Vec<_>>()
+    });
+    networks.into_iter().find(|(_, network)| network.contains(&subnet.network()) || subnet.contains(&network.network()))
+}
+
+/// Waits for the ports with which a node's subnet was compared: two nodes that are set up at once must not get the same.
+#[must_use]
+pub fn node_guards(replica: &Replica) -> Vec<Operation> {
+    let seen = cluster_router()
+        .find(replica)
+        .and_then(|(uuid, row)| Some(Operation::wait_row("Logical_Router", uuid, [("ports".to_owned(), row.get("ports")?.clone())].into())));
+    Vec::from_iter(seen)
+}
+
+/// The router of another gateway host that is on that chassis.
+#[must_use]
+pub fn router_on<'a>(replica: &'a Replica, node: &str, chassis: &str) -> Option<&'a str> {
+    let own = gateway_router(node);
+    let routers = replica.table("Logical_Router").rows().filter(|(_, row)| row.entry("options", "chassis") == Some(chassis));
+    routers.map(|(_, row)| row.text("name")).find(|name| *name != own)
+}
+
 /// Waits for what a gateway's address and its place among gateways are chosen from: two that are made at once must not choose alike.
 #[must_use]
 pub fn gateway_guards(replica: &Replica) -> Vec<Operation> {

@@ -21,10 +21,11 @@ use ovsdb::session::Wants;
 use ovsdb::{Client, Error, Lock, Replica, State};
 use serde_json::{Map, Value, json};
 use thiserror_ext::AsReport as _;
+use tokio::time::Instant;
 
 use crate::cluster_rows::{PodRow, ServiceRow, SliceRow};
 use crate::pods::Unannotated;
-use crate::rows::{OWNER, Plan, Ref, Want, plan};
+use crate::rows::{OWNER, Plan, Problem, Ref, Want, plan};
 use crate::schema::{NORTHBOUND, NORTHBOUND_USES};
 use crate::{apply, pods, policies, services};
 
@@ -61,6 +62,7 @@ struct Watcher {
     slices: Informer<SliceRow>,
     policies: Policies,
     northbound: Client,
+    unaddressed: pods::Unaddressed,
     /// Problems that were reported, so that each is reported once.
     reported: String,
 }
@@ -78,6 +80,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) {
         policies: Policies::watch(&client, &api),
         northbound: Client::start(northbound),
         client,
+        unaddressed: pods::Unaddressed::default(),
         reported: String::new(),
     };
     tokio::select! {
@@ -207,7 +210,11 @@ impl Watcher {
         wants.extend(self.policies.wants(&state.replica, &pods));
         let plan = plan(&state.replica, SCOPE, &wants);
         // Ports that were not written may still be those of pods before.
-        let Some(refused) = self.write(&plan).await else { return false };
+        let Some(problems) = self.write(&plan).await else { return false };
+        let refused: HashSet<Ref> = problems.iter().map(|problem| problem.at().clone()).collect();
+        let late = self.unaddressed.look(&state.replica, SCOPE, &pods, Instant::now());
+        let all: Vec<String> = plan.problems.iter().chain(&problems).map(ToString::to_string).chain(late).collect();
+        self.report(&all.join("; "));
         let written: Vec<_> =
             pods.into_iter().filter(|(key, _)| !refused.contains(&Ref::named("Logical_Switch_Port", pods::port_name(key)))).collect();
         self.annotate(&written).await && refused.is_empty()
@@ -224,7 +231,7 @@ impl Watcher {
     }
 
     /// Writes a plan. The rows that the server refuses; none: another client was first, or there is no connection.
-    async fn write(&mut self, plan: &Plan) -> Option<HashSet<Ref>> {
+    async fn write(&self, plan: &Plan) -> Option<Vec<Problem>> {
         let refused = if plan.is_empty() {
             Ok(Vec::new())
         } else {
@@ -243,9 +250,7 @@ impl Watcher {
                 return None;
             }
         };
-        let problems: Vec<String> = plan.problems.iter().chain(&refused).map(ToString::to_string).collect();
-        self.report(&problems.join("; "));
-        Some(refused.iter().map(|problem| problem.at().clone()).collect())
+        Some(refused)
     }
 
     /// Annotates pods to whose ports OVN has given addresses.

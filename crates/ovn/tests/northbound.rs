@@ -16,7 +16,7 @@ use ovn::topology::{self, Gateway};
 use ovsdb::{Client, Datum, Replica, Uuid};
 use serde_json::json;
 use test_lab::ovn::Central;
-use test_lab::until_async;
+use test_lab::{same, until_async};
 
 fn gateway() -> Gateway {
     Gateway {
@@ -212,6 +212,25 @@ async fn one_of_two_watchers_writes_and_the_other_takes_over() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(counts(), (6, 3));
     other.abort();
+}
+
+#[tokio::test]
+async fn pods_that_are_there_at_the_start_are_written_together() {
+    const PODS: usize = 400;
+    let central = Central::new();
+    let client = client(&central).await;
+    build(&client).await;
+    let api = Api::default();
+    for number in 0..PODS {
+        api.pod(&format!("pod{number}"), if number % 2 == 0 { "lin01" } else { "win01" });
+    }
+    let (way, transactions) = counted(&central);
+    let watcher = watching_at(&way, &api);
+    until_async("all annotations", || std::future::ready(same(api.patches(), &PODS))).await;
+    // Ports, and then addresses as northd gives them out.
+    let count = transactions.load(Ordering::Relaxed);
+    assert!(count <= 12, "{count} transactions");
+    watcher.abort();
 }
 
 #[tokio::test]

@@ -29,6 +29,10 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
             report.contains("+ Logical_Router cp") && report.contains("+ Interface k8s-cp") && report.contains("+ Logical_Switch cp"),
             "{report}"
         );
+        let taken = node("lin01", "192.168.1.128/25");
+        let refused = init(&hosts[1], async |databases| commands::minion(databases, &taken).await).unwrap_err().to_string();
+        assert!(refused.contains("192.168.1.128/25 of node lin01 overlaps 192.168.1.0/24 of router port rtos-cp"), "{refused}");
+        assert!(!central.nbctl(&["ls-list"]).contains("lin01"), "nothing is written");
         let worker = node("lin01", "192.168.2.0/24");
         init(&hosts[1], async |databases| commands::minion(databases, &worker).await).unwrap();
         // Again: there is nothing to do.

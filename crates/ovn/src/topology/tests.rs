@@ -104,3 +104,29 @@ fn the_local_switch_has_the_bridge_and_the_ports() {
     let interface = printed(&local_gateway("gw", &Outside::Interface("eth1".into()), ""));
     assert!(interface.contains(r#""iface-id": "eth1_gw""#), "{interface}");
 }
+
+#[test]
+fn subnets_of_nodes_do_not_overlap_and_a_chassis_has_one_gateway() {
+    let (router, gateway, join, node) = (
+        "00000000-0000-0000-0000-000000000001",
+        "00000000-0000-0000-0000-000000000002",
+        "00000000-0000-0000-0000-000000000003",
+        "00000000-0000-0000-0000-000000000004",
+    );
+    let there = crate::rows::tests::replica(&serde_json::json!({
+        "Logical_Router": {
+            router: {"name": "cp", "ports": ["set", [["uuid", join], ["uuid", node]]], "external_ids": ["map", [["k8s-cluster-router", "yes"]]]},
+            gateway: {"name": "GR_gw", "options": ["map", [["chassis", "a"]]]},
+        },
+        "Logical_Router_Port": {join: {"name": "rtoj-cp", "networks": "100.64.1.1/24"}, node: {"name": "rtos-lin01", "networks": "192.168.1.1/24"}},
+    }));
+    let with = |node: &str, subnet: &str| overlap(&there, node, subnet.parse().unwrap()).map(|(port, network)| format!("{port} {network}"));
+    assert_eq!(with("lin01", "192.168.1.0/24"), None, "its own");
+    assert_eq!(with("lin02", "192.168.2.0/24"), None);
+    for subnet in ["192.168.1.0/24", "192.168.1.128/25", "192.168.0.0/16"] {
+        assert_eq!(with("lin02", subnet).unwrap(), "rtos-lin01 192.168.1.0/24", "{subnet}");
+    }
+    assert_eq!(with("lin02", "100.64.0.0/10").unwrap(), "rtoj-cp 100.64.1.0/24");
+    assert_eq!((router_on(&there, "gw", "a"), router_on(&there, "other", "a"), router_on(&there, "other", "b")), (None, Some("GR_gw"), None));
+    assert_eq!(node_guards(&there).len(), 1);
+}
