@@ -12,6 +12,7 @@ use ovsdb::session::Wants;
 use ovsdb::{Client, Condition, Config, Datum, Error, Mutation, Mutator, Operation, Remote, Replica, Row};
 
 use crate::chassis;
+use crate::encapsulation::{self, EncapsulationError};
 use crate::rows::{Plan, Ref, Want, plan};
 use crate::schema::{LOCAL, LOCAL_USES, NORTHBOUND, NORTHBOUND_USES, SOUTHBOUND, SOUTHBOUND_USES};
 use crate::topology::{self, Gateway, Outside};
@@ -83,6 +84,9 @@ pub enum InitError {
     /// A setting is wrong.
     #[error("{0}")]
     Setting(String),
+    /// Tunnels between hosts would not work.
+    #[error("nothing was written: {0}")]
+    Encapsulation(#[from] EncapsulationError),
     /// The host's own network.
     #[error("cannot set up the host's interface {name}")]
     Host {
@@ -155,6 +159,25 @@ impl<'a> Session<'a> {
         self.setting("ovn-bridge-datapath-type").unwrap_or_default()
     }
 
+    /// What the local switch has to be told of tunnels, once they are known to work.
+    fn encapsulation(&self) -> Result<Vec<Want>, InitError> {
+        let settings = encapsulation::Settings {
+            types: self.setting("ovn-encap-type"),
+            address: self.setting("ovn-encap-ip"),
+            remote: self.setting("ovn-remote"),
+            is_userspace: self.datapath() == "netdev",
+        };
+        let (address, wants) = encapsulation::plan(&settings, encapsulation::route)?;
+        #[cfg(target_os = "linux")]
+        {
+            let found = encapsulation::interface_with(address).map_err(|source| InitError::Host { name: address.to_string(), source })?;
+            encapsulation::check(address, found)?;
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = address;
+        Ok(wants)
+    }
+
     /// Writes what is wanted of the northbound database.
     async fn write_northbound(
         &mut self,
@@ -207,7 +230,9 @@ impl<'a> Session<'a> {
     async fn node(&mut self, node: &Node) -> Result<(), InitError> {
         let scope = topology::node_scope(&node.name);
         node.check_overlap(&self.northbound.state().replica)?;
-        self.write_local(&scope, &topology::local_node(&node.name, &self.datapath())).await?;
+        let mut local = self.encapsulation()?;
+        local.extend(topology::local_node(&node.name, &self.datapath()));
+        self.write_local(&scope, &local).await?;
         let interface = topology::management_interface(&node.name);
         let mac = match self.mac(&interface) {
             Err(_) if self.databases.dry_run => "00:00:00:00:00:00".to_owned(),
@@ -356,7 +381,9 @@ pub async fn gateway(databases: &Databases, settings: &GatewaySettings) -> Resul
     free(&session.northbound.state().replica)?;
     let scope = topology::gateway_scope(&settings.node);
     let outside = if *is_bridge { Outside::Bridge { name: name.clone(), mac: session.mac(name)? } } else { Outside::Interface(name.clone()) };
-    session.write_local(&scope, &topology::local_gateway(&settings.node, &outside, &session.datapath())).await?;
+    let mut local = session.encapsulation()?;
+    local.extend(topology::local_gateway(&settings.node, &outside, &session.datapath()));
+    session.write_local(&scope, &local).await?;
     let mac = match session.mac(name) {
         Err(_) if databases.dry_run => "00:00:00:00:00:00".to_owned(),
         mac => mac?,

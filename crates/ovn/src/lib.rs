@@ -11,6 +11,7 @@
 pub mod apply;
 pub mod chassis;
 mod cluster_rows;
+pub mod encapsulation;
 pub mod helper;
 pub mod init;
 pub mod pods;

@@ -13,7 +13,7 @@ use lab::{PATIENCE, address, init, net, node, ping, ping_as, pod, watch};
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use ovn::helper;
-use ovn::init::{self as commands, Databases, GatewaySettings};
+use ovn::init::{self as commands, Databases, GatewaySettings, Node};
 use test_lab::net::{Lan, connect, greet, greeting, set_up};
 use test_lab::ovn::{Central, Chassis, no_offload, run};
 use test_lab::until;
@@ -34,6 +34,7 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
         assert!(refused.contains("192.168.1.128/25 of node lin01 overlaps 192.168.1.0/24 of router port rtos-cp"), "{refused}");
         assert!(!central.nbctl(&["ls-list"]).contains("lin01"), "nothing is written");
         let worker = node("lin01", "192.168.2.0/24");
+        tunnels_are_checked(&hosts[1], &worker);
         init(&hosts[1], async |databases| commands::minion(databases, &worker).await).unwrap();
         // Again: there is nothing to do.
         let again = init(&hosts[1], async |databases| commands::minion(databases, &worker).await).unwrap().to_string();
@@ -83,6 +84,33 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
             |table: &str| central.sbctl(&["--bare", "--columns=name", "list", table]).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!((left("Chassis"), left("Chassis_Private")), (vec!["cp".to_owned()], vec!["cp".to_owned()]));
     });
+}
+
+/// A host whose tunnels would not work is not set up; what is not set is found, and set.
+fn tunnels_are_checked(host: &Chassis, worker: &Node) {
+    let refused = || init(host, async |databases| commands::minion(databases, worker).await).unwrap_err().to_string();
+    let set = |key: &str, value: &str| drop(host.vsctl(&["set", "Open_vSwitch", ".", &format!("external_ids:{key}={value}")]));
+    set("ovn-encap-type", "stt");
+    assert!(refused().contains("STT"), "{}", refused());
+    set("ovn-encap-ip", "10.240.0.99");
+    set("ovn-encap-type", "geneve");
+    assert!(refused().contains("no interface of this host has address 10.240.0.99"), "{}", refused());
+    set("ovn-encap-ip", "10.240.0.12");
+    let rtnl = Rtnl::open_in(&host.ns).unwrap();
+    let bridge = rtnl.link("br-phys").unwrap().unwrap().index;
+    rtnl.set_mtu(bridge, 1400).unwrap();
+    assert!(refused().contains("br-phys with address 10.240.0.12 has an MTU of 1400; tunnels of pods need 1458"), "{}", refused());
+    rtnl.set_mtu(bridge, 1500).unwrap();
+    let remote = host.vsctl(&["get", "Open_vSwitch", ".", "external_ids:ovn-remote"]);
+    set("ovn-remote", "tcp:10.240.0.11:6642");
+    for key in ["ovn-encap-type", "ovn-encap-ip"] {
+        host.vsctl(&["remove", "Open_vSwitch", ".", "external_ids", key]);
+    }
+    let dry = init(host, async |databases| commands::minion(&Databases { dry_run: true, ..databases.clone() }, worker).await).unwrap().to_string();
+    assert!(dry.contains("+ovn-encap-ip=10.240.0.12 +ovn-encap-type=geneve"), "{dry}");
+    set("ovn-remote", remote.trim());
+    set("ovn-encap-type", "geneve");
+    set("ovn-encap-ip", "10.240.0.12");
 }
 
 /// The outside: a host behind the gateway's second network card, which knows no pod.
