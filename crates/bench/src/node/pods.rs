@@ -18,8 +18,10 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a subscription takes at most.
 const SUBSCRIBED: Duration = Duration::from_secs(2);
+/// How many questions about adopted pods are asked at once.
+const QUESTIONS: usize = 4;
 /// Between two looks at what the agent has taken over.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The pods, and the watch that says how they are.
 pub struct Pods {
@@ -156,23 +158,29 @@ impl Pods {
     /// Waits until the agent has taken over all pods: it explains each as Ready. Returns when that was.
     pub async fn adopted(&mut self, count: usize) -> Result<Instant> {
         let begun = Instant::now();
-        let mut waiting: Vec<String> = self.known.keys().cloned().collect();
-        ensure!(waiting.len() == count, "{} pods are known, not {count}", waiting.len());
-        while !waiting.is_empty() {
-            ensure!(begun.elapsed() < PATIENCE, "{} pods are not adopted after {PATIENCE:?}", waiting.len());
-            // Questions without a pause would take the processors from the agent.
-            tokio::time::sleep(PAUSE).await;
-            let mut tasks = JoinSet::new();
-            for name in std::mem::take(&mut waiting) {
-                let (mut connection, path) = (self.connection.clone(), format!("/api/v1/nodes/{}/proxy/explain/default/{name}", self.node));
+        ensure!(self.known.len() == count, "{} pods are known, not {count}", self.known.len());
+        // Few questions at a time, and none again about a pod that is there: more would take the processors from the agent.
+        let mut waiting: Vec<String> = self.known.keys().map(|name| format!("/api/v1/nodes/{}/proxy/explain/default/{name}", self.node)).collect();
+        let mut tasks = JoinSet::new();
+        loop {
+            while tasks.len() < QUESTIONS
+                && let Some(path) = waiting.pop()
+            {
+                let mut connection = self.connection.clone();
                 tasks.spawn(async move {
-                    let answer = connection.ask(Method::GET, &path, "", None).await?;
-                    let ready = answer.code == 200 && answer.json()?["ready"] == true;
-                    anyhow::Ok((!ready).then_some(name))
+                    loop {
+                        let answer = connection.ask(Method::GET, &path, "", None).await?;
+                        if answer.code == 200 && answer.json()?["ready"] == true {
+                            return anyhow::Ok(());
+                        }
+                        ensure!(begun.elapsed() < PATIENCE, "{path} is not ready after {PATIENCE:?}");
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 });
             }
-            while let Some(done) = tasks.join_next().await {
-                waiting.extend(done??);
+            match tasks.join_next().await {
+                Some(done) => done??,
+                None => break,
             }
         }
         Ok(Instant::now())
