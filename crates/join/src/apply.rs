@@ -87,8 +87,10 @@ pub async fn apply<S: Service>(plan: &Plan, journal: Journal, site: &Site<'_, S>
     for step in &plan.steps {
         (site.progress)(step);
         let done = tokio::select! {
-            done = carry_out(step, site) => done,
+            // No step is begun after an interruption.
+            biased;
             () = &mut interrupted => Err(StepError::Interrupted),
+            done = carry_out(step, site) => done,
         };
         if let Err(source) = done {
             let after = match undo(&journal, site).await {
@@ -107,7 +109,10 @@ async fn begin<S: Service>(plan: &Plan, mut journal: Journal, site: &Site<'_, S>
     let is_new = journal.files.is_empty();
     let mut paths: Vec<PathBuf> =
         plan.steps.iter().filter_map(|step| if let Step::Write(file) = step { Some(file.path.clone()) } else { None }).collect();
-    paths.push(places.kubelet_conf());
+    // One that is good already is somebody else's, and stays when this machine leaves.
+    if plan.steps.iter().any(|step| matches!(step, Step::RequestCertificate { .. })) {
+        paths.push(places.kubelet_conf());
+    }
     for path in paths.iter().filter(|path| !journal.files.iter().any(|entry| entry.path == **path)).cloned().collect::<Vec<_>>() {
         let previous = journal::content(&path)?;
         journal.files.push(Entry { path, previous });

@@ -5,6 +5,7 @@ use std::io;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kube_rules::bootstrap_token::SIGNATURE;
 use serde_json::{Map, Value, json};
 
 use crate::jws::{self, JwsError};
@@ -14,8 +15,6 @@ use crate::token::BootstrapToken;
 pub const LARGEST: usize = 1 << 20;
 /// The member of the ConfigMap that is signed.
 pub const KUBECONFIG: &str = "kubeconfig";
-/// What a signature's member begins with; the token's id follows.
-pub const SIGNATURE: &str = "jws-kubeconfig-";
 
 /// What is wrong with a description of a cluster.
 #[derive(Debug, thiserror::Error)]

@@ -162,8 +162,9 @@ impl Journal {
     #[must_use]
     pub fn finished(&self) -> Self {
         let files = self.files.iter().map(|entry| Entry { path: entry.path.clone(), previous: None }).collect();
-        // What it leads to is of this join now.
-        let foreign_certificates = self.foreign_certificates.iter().filter(|name| *name != CURRENT).cloned().collect();
+        // What it leads to is of this join now, if the kubeconfig is.
+        let has_asked = self.files.iter().any(|entry| entry.path.file_name().is_some_and(|name| name == "kubelet.conf"));
+        let foreign_certificates = self.foreign_certificates.iter().filter(|name| !has_asked || *name != CURRENT).cloned().collect();
         Self { state: State::Joined, files, foreign_certificates, links: BTreeMap::new(), ..self.clone() }
     }
 }

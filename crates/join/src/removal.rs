@@ -12,6 +12,7 @@ use thiserror_ext::AsReport as _;
 use crate::apply::{self, Site};
 use crate::journal::{Journal, State};
 use crate::places::Places;
+use crate::pods;
 use install::control::Service;
 
 /// Nothing here was made by a join.
@@ -26,6 +27,8 @@ pub enum Step {
     /// Removes the service that the join made.
     RemoveService,
     DeleteNode(String),
+    /// Of the container runtime at this endpoint.
+    RemovePods(String),
     Remove(PathBuf),
     /// Takes an unfinished join back: what was there before comes again.
     Undo,
@@ -42,6 +45,8 @@ pub struct Inputs<'a> {
     pub has_service: bool,
     /// The Node that is to be deleted.
     pub delete_node: Option<&'a str>,
+    /// The container runtime whose pods go.
+    pub pods_of: Option<&'a str>,
     /// Whether files of a join go of which no journal tells, as kubeadm's.
     pub is_forced: bool,
 }
@@ -73,6 +78,8 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Vec<Step>, NothingToRemove> {
         steps.push(Step::StopService);
     }
     steps.extend(inputs.delete_node.map(|name| Step::DeleteNode(name.to_owned())));
+    let is_finished = journal.is_some_and(|journal| journal.state == State::Joined);
+    steps.extend(inputs.pods_of.filter(|_| is_finished || inputs.is_forced).map(|endpoint| Step::RemovePods(endpoint.to_owned())));
     let is_unfinished = journal.is_some_and(|journal| journal.state == State::Joining);
     if !is_unfinished && journal.is_some_and(|journal| journal.installed_service) {
         steps.push(Step::RemoveService);
@@ -115,6 +122,7 @@ impl Step {
             Self::StopService => "stop the service kubelet".to_owned(),
             Self::RemoveService => "remove the service kubelet, which the join has made".to_owned(),
             Self::DeleteNode(name) => format!("delete Node {name:?}"),
+            Self::RemovePods(endpoint) => format!("remove the pods of the container runtime {endpoint}"),
             Self::Remove(path) => format!("remove {}", places.shown(path)),
             Self::Undo => "take the unfinished join back".to_owned(),
             Self::RemoveDirectory(path) => format!("remove the directory {} if it is empty", places.shown(path)),
@@ -141,6 +149,10 @@ pub async fn apply<S: Service>(steps: &[Step], journal: Option<&Journal>, site: 
     for step in steps {
         let done = match step {
             Step::StopService => site.service.stop().await.map_err(|error| error.to_report_string()),
+            Step::RemovePods(endpoint) => match cri::Client::connect(endpoint) {
+                Ok(runtime) => pods::remove(&runtime).await.map(drop),
+                Err(error) => Err(error.to_report_string()),
+            },
             Step::RemoveService => site.service.uninstall().await.map_err(|error| error.to_report_string()),
             Step::DeleteNode(name) => match delete_node(client.as_ref(), name).await {
                 Ok(()) => Ok(()),

@@ -5,6 +5,7 @@ use std::future::Future;
 use crate::apply::{self, ApplyError, Site};
 use crate::discovery::{self, ClusterError, DiscoveryError};
 use crate::journal::{Journal, JournalError};
+use crate::lock::{Lock, LockError};
 use crate::observe;
 use crate::pins::{PinError, pins_of};
 use crate::places::Places;
@@ -50,6 +51,8 @@ pub enum JoinError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -67,6 +70,7 @@ pub enum JoinError {
 /// [`JoinError`]; files and service are as before, unless the error says otherwise.
 pub async fn run<S: Service>(request: &Request<'_, S>, interrupted: impl Future<Output = ()>) -> Result<Outcome, JoinError> {
     tokio::pin!(interrupted);
+    let _lock = if request.settings.is_dry_run { None } else { Some(Lock::take(request.places)?) };
     let Prepared { server, findings, plan, journal } = tokio::select! {
         prepared = prepare(request) => prepared?,
         () = &mut interrupted => return Err(JoinError::Interrupted),

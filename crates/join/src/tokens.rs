@@ -16,7 +16,7 @@ use crate::token::{BootstrapToken, NotAToken};
 
 const NAMESPACE: &str = "kube-system";
 /// The group that kubeadm's roles are bound to.
-pub const GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
+pub const GROUP: &str = kube_rules::bootstrap_token::NODE_GROUP;
 /// What tokens are for.
 const USAGES: [&str; 2] = ["authentication", "signing"];
 const USAGE: &str = "usage-bootstrap-";

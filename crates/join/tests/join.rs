@@ -287,8 +287,15 @@ async fn a_token_becomes_a_nodes_certificate_and_reset_removes_it() {
     let journal = Journal::read(&places).unwrap().unwrap();
     assert_eq!(journal.state, State::Joined);
     let present = removal::known_files(&places).into_iter().filter(|path| path.exists()).collect();
-    let inputs =
-        removal::Inputs { places: &places, journal: Some(&journal), present: &present, has_service: false, delete_node: None, is_forced: false };
+    let inputs = removal::Inputs {
+        places: &places,
+        journal: Some(&journal),
+        present: &present,
+        has_service: false,
+        delete_node: None,
+        pods_of: None,
+        is_forced: false,
+    };
     let steps = removal::plan(&inputs).unwrap();
     let site = join::apply::Site { places: &places, service: &Unmanaged, progress: &|_| {} };
     removal::apply(&steps, Some(&journal), &site, None).await.unwrap();
@@ -448,4 +455,42 @@ async fn a_file_is_another_way_to_the_cluster() {
     settings.discovery_timeout = Duration::from_secs(1);
     let error = join(&settings, &Places::new(&root.path().join("other"), false), &Unmanaged).await.unwrap_err();
     assert!(matches!(error, JoinError::Discovery(DiscoveryError::Tls { .. })), "{error}");
+}
+
+/// A service manager that does not answer, and a user who has asked not to be stopped by that.
+struct Away;
+
+impl Service for Away {
+    async fn state(&self) -> Result<Option<ServiceState>, ServiceError> {
+        Err(ServiceError::Failed { arguments: "show kubelet.service".into(), complaint: "no bus".into() })
+    }
+
+    async fn start(&self) -> Result<(), ServiceError> {
+        panic!("it is not there")
+    }
+
+    async fn stop(&self) -> Result<(), ServiceError> {
+        panic!("it is not there")
+    }
+
+    fn can_install(&self) -> bool {
+        true
+    }
+
+    async fn install(&self) -> Result<(), ServiceError> {
+        panic!("it is not there")
+    }
+
+    async fn uninstall(&self) -> Result<(), ServiceError> {
+        panic!("it is not there")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_whose_services_cannot_be_seen_is_not_called_a_node() {
+    let (cluster, root) = (Cluster::start().await, tempfile::tempdir().unwrap());
+    let settings = settings(cluster.flags(&cluster.token().await));
+    let error = join(&settings, &Places::new(root.path(), false), &Away).await.unwrap_err();
+    assert!(matches!(error, JoinError::Service(_)), "{}", error.to_report_string());
+    assert!(files(root.path()).is_empty());
 }

@@ -12,6 +12,10 @@ pub const SECRET_NAME: &str = "bootstrap-token-";
 pub const USER: &str = "system:bootstrap:";
 /// The group of all of them.
 pub const GROUP: &str = "system:bootstrappers";
+/// The group of the tokens that kubeadm makes, to which its roles for nodes that join are bound.
+pub const NODE_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
+/// What the members of the ConfigMap cluster-info begin with that are its signatures; the token's id follows.
+pub const SIGNATURE: &str = "jws-kubeconfig-";
 
 /// What a token's Secret says.
 #[derive(Clone, PartialEq, Eq, Default)]

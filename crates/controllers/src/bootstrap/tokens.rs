@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::api::core::v1::Secret;
-use kube_rules::bootstrap_token::Token;
+use kube_rules::bootstrap_token::{SIGNATURE, Token};
 use ring::hmac;
 
 /// The member of `cluster-info` that is signed.
 const SIGNED: &str = "kubeconfig";
-/// What a signature's member begins with; the token's id follows.
-const SIGNATURE: &str = "jws-kubeconfig-";
 
 /// What is kept of a token's Secret.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -150,7 +150,9 @@ async fn the_certificate_of_before_is_the_present_one_again() {
     std::fs::write(case.places.cert_dir().join("kubelet-client-2020.pem"), "theirs").unwrap();
     std::os::unix::fs::symlink("kubelet-client-2020.pem", &current).unwrap();
     let site = Site { places: &case.places, service: &Fake::default(), progress: &|_| {} };
-    let journal = begin(&case.plan(), case.journal(), &site).await.unwrap();
+    let mut plan = case.plan();
+    plan.steps.insert(3, Step::RequestCertificate { node_name: "n".into(), within: Duration::ZERO });
+    let journal = begin(&plan, case.journal(), &site).await.unwrap();
     std::fs::write(case.places.cert_dir().join("kubelet-client-2026.pem"), "ours").unwrap();
     relink(&current, Path::new("kubelet-client-2026.pem")).unwrap();
     assert_eq!(undo(&journal, &site).await, Vec::<String>::new());
@@ -173,15 +175,22 @@ async fn a_service_that_there_is_not_is_no_problem_of_the_way_back() {
 #[tokio::test]
 async fn an_interrupted_join_is_taken_back() {
     let case = Case::new();
-    let error = case.apply(&Fake::default(), std::future::ready(())).await;
-    // Which of the two is ready first is chance; both leave a machine that is whole.
-    match error {
-        Ok(()) => assert_eq!(case.journal().state, State::Joined),
-        Err(error) => {
-            assert!(matches!(error, ApplyError::Step { source: StepError::Interrupted, .. }), "{error}");
-            assert!(case.files().is_empty(), "{:?}", case.files());
+    let service = Fake::default();
+    let error = case.apply(&service, std::future::ready(())).await.unwrap_err();
+    assert!(matches!(error, ApplyError::Step { source: StepError::Interrupted, .. }), "{error}");
+    assert!(case.files().is_empty(), "{:?}", case.files());
+    assert_eq!(*service.calls.lock().unwrap(), ["stop"], "of the way back: no step was begun");
+    // In the middle of a step, as one that waits.
+    let (told, mut reached) = tokio::sync::mpsc::unbounded_channel();
+    let progress = |step: &Step| {
+        if *step == Step::StartService {
+            told.send(()).unwrap()
         }
-    }
+    };
+    let site = Site { places: &case.places, service: &Fake::default(), progress: &progress };
+    let error = apply(&case.plan(), case.journal(), &site, async { assert!(reached.recv().await.is_some()) }).await.unwrap_err();
+    assert!(matches!(error, ApplyError::Step { source: StepError::Interrupted, .. }), "{error}");
+    assert!(case.files().is_empty(), "{:?}", case.files());
 }
 
 /// A run that is killed has no chance to take anything back: the next one knows what was there before the first.
@@ -250,4 +259,24 @@ async fn a_service_of_the_join_goes_with_it() {
     let site = Site { places: &case.places, service: &service, progress: &|_| {} };
     apply(&plan, case.journal(), &site, std::future::pending()).await.unwrap();
     assert!(case.journal().installed_service && case.journal().state == State::Joined);
+}
+
+/// A kubeconfig that is good already is not written: it stays, and so does its certificate.
+#[tokio::test]
+async fn a_kubeconfig_that_was_there_is_not_of_the_join() {
+    let mut case = Case::new();
+    std::fs::create_dir_all(case.places.cert_dir()).unwrap();
+    std::fs::create_dir_all(case.places.kubelet_conf().parent().unwrap()).unwrap();
+    for path in [case.places.kubelet_conf(), case.places.cert_dir().join(CURRENT)] {
+        std::fs::write(path, "theirs").unwrap();
+    }
+    let of_join = |case: &Case| case.journal().files.iter().any(|entry| entry.path == case.places.kubelet_conf());
+    case.apply(&Fake::default(), std::future::pending()).await.unwrap();
+    assert!(!of_join(&case) && case.journal().foreign_certificates.contains(CURRENT));
+    case = Case::new();
+    let request = Step::RequestCertificate { node_name: "n".into(), within: Duration::ZERO };
+    let plan = Plan { steps: vec![request], ..case.plan() };
+    let site = Site { places: &case.places, service: &Fake::default(), progress: &|_| {} };
+    let journal = begin(&plan, case.journal(), &site).await.unwrap();
+    assert!(journal.files.iter().any(|entry| entry.path == case.places.kubelet_conf()), "one that is asked for is");
 }

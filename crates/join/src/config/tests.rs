@@ -90,3 +90,17 @@ fn other_documents_of_the_file_are_named() {
     let text = format!("kind: ClusterConfiguration\napiVersion: kubeadm.k8s.io/v1beta4\n---\n{DEFAULTS}---\nkind: KubeletConfiguration\n");
     assert_eq!(parse(&text).unwrap().1, ["ClusterConfiguration", "KubeletConfiguration"]);
 }
+
+/// Each alias stands for ten of the one before: the reader gives up long before the memory does.
+#[test]
+fn aliases_that_stand_for_much_are_refused() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let before = format!("*a{}", level - 1);
+        text += &format!("a{level}: &a{level} [{}]\n", [before.as_str(); 10].join(", "));
+    }
+    let began = std::time::Instant::now();
+    let error = parse(&format!("kind: JoinConfiguration\napiVersion: kubeadm.k8s.io/v1beta4\n{text}")).unwrap_err().to_report_string();
+    assert!(error.contains("repetition limit exceeded"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}

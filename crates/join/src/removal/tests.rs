@@ -36,7 +36,15 @@ impl Case {
 
     fn plan(&self, journal: Option<&Journal>, is_forced: bool) -> Result<Vec<Step>, NothingToRemove> {
         let present = known_files(&self.places).into_iter().filter(|path| path.exists()).collect();
-        plan(&Inputs { places: &self.places, journal, present: &present, has_service: true, delete_node: Some("n"), is_forced })
+        plan(&Inputs {
+            places: &self.places,
+            journal,
+            present: &present,
+            has_service: true,
+            delete_node: Some("n"),
+            pods_of: Some("unix:///none.sock"),
+            is_forced,
+        })
     }
 
     fn lines(&self, journal: Option<&Journal>, is_forced: bool) -> Vec<String> {
@@ -53,6 +61,7 @@ fn only_what_the_join_wrote_is_removed() {
         [
             "stop the service kubelet",
             "delete Node \"n\"",
+            "remove the pods of the container runtime unix:///none.sock",
             "remove the service kubelet, which the join has made",
             "remove /etc/kubernetes/kubelet.conf",
             "remove /var/lib/kubelet/config.yaml",

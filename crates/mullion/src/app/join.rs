@@ -11,13 +11,14 @@ use install::control::{Service, Unmanaged};
 use join::config::{self, JoinConfiguration};
 use join::drain::{self, Options};
 use join::journal::{Journal, State};
+use join::lock::Lock;
 use join::pins;
 use join::plan::{self, PlanError, Step};
 use join::preflight::Finding;
 use join::removal::{self, NothingToRemove};
 use join::run::{JoinError, Outcome, Request};
 use join::settings::Flags;
-use join::{Places, Settings, apply, observe};
+use join::{Places, Settings, apply, observe, pods};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -25,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::machine;
 use super::node::VERSION;
-use crate::cli::join_cli::{HostArgs, JoinArgs, LeaveArgs, ResetArgs, Secret};
+use crate::cli::join_cli::{HostArgs, JoinArgs, LeaveArgs, PodArgs, ResetArgs, Secret};
 use crate::exit::{Code, Failure, printable};
 
 pub use token::main as token;
@@ -165,7 +166,7 @@ fn document(outcome: &Outcome, settings: &Settings, places: &Places) -> Value {
 /// `mullion reset`.
 pub fn reset(args: &ResetArgs) -> Result<(), Failure> {
     let runtime = begin(0)?;
-    let removal = Removal { host: &args.host, is_forced: args.force, is_dry_run: args.dry_run, node: None };
+    let removal = Removal { host: &args.host, pods: &args.pods, is_forced: args.force, is_dry_run: args.dry_run, node: None };
     runtime.block_on(removal.run(None)).map_err(Failure::from)
 }
 
@@ -182,7 +183,7 @@ async fn leave_cluster(args: &LeaveArgs) -> Result<()> {
         bail!("the join of this machine was not finished: the Node of its name may be another machine's; mullion reset takes the join back");
     }
     let node = journal.node_name.as_str();
-    let removal = Removal { host: &args.host, is_forced: false, is_dry_run: args.dry_run, node: Some(node) };
+    let removal = Removal { host: &args.host, pods: &args.pods, is_forced: false, is_dry_run: args.dry_run, node: Some(node) };
     if args.dry_run {
         if args.drain {
             println!("evict the pods of Node {node:?}");
@@ -235,6 +236,7 @@ async fn may_delete(client: &Client, node: &str) -> Result<bool> {
 /// What `reset` and `leave` have in common.
 struct Removal<'a> {
     host: &'a HostArgs,
+    pods: &'a PodArgs,
     is_forced: bool,
     is_dry_run: bool,
     /// The Node that is to be deleted.
@@ -248,7 +250,11 @@ impl Removal<'_> {
 
     async fn run_with(&self, service: &impl Service, client: Option<Client>) -> Result<()> {
         let places = Places::of_machine(self.host.rootfs.as_deref());
+        let _lock = if self.is_dry_run { None } else { Some(Lock::take(&places)?) };
         let journal = Journal::read(&places)?;
+        // Another root has no pods, and another network.
+        let is_machine = self.host.rootfs.is_none();
+        let pods_of = self.pods.cri_socket.clone().or_else(|| pods::endpoint(&places)).filter(|_| is_machine && !self.pods.keep_pods);
         let present =
             removal::known_files(&places).into_iter().chain(journal.iter().flat_map(|journal| journal.files.iter().map(|file| file.path.clone())));
         let present = present.filter(|path| path.exists()).collect();
@@ -259,22 +265,24 @@ impl Removal<'_> {
             present: &present,
             has_service: state.is_some_and(|state| state.exists),
             delete_node: self.node,
+            pods_of: pods_of.as_deref(),
             is_forced: self.is_forced,
         })?;
-        // Another root has another network.
-        let has_network = self.host.rootfs.is_none();
         for step in &steps {
             println!("{}", step.text(&places));
         }
-        if has_network {
+        if is_machine {
             println!("{}", network::TEXT);
+            if !self.pods.keep_pods {
+                println!("{}", network::CNI_TEXT);
+            }
         }
         if self.is_dry_run {
             return Ok(());
         }
         let site = apply::Site { places: &places, service, progress: &|_| {} };
         removal::apply(&steps, journal.as_ref(), &site, client).await?;
-        if has_network { network::clean() } else { Ok(()) }
+        if is_machine { network::clean(!self.pods.keep_pods) } else { Ok(()) }
     }
 }
 

@@ -88,6 +88,17 @@ pub struct HostArgs {
     pub rootfs: Option<PathBuf>,
 }
 
+/// What goes with the machine.
+#[derive(Clone, Debug, Args)]
+pub struct PodArgs {
+    /// Endpoint of the container runtime whose pods are removed [default: the one that the join wrote down]
+    #[arg(long)]
+    pub cri_socket: Option<String>,
+    /// Leave pods and the configuration of their network as they are
+    #[arg(long, conflicts_with = "cri_socket")]
+    pub keep_pods: bool,
+}
+
 /// `mullion reset`.
 #[derive(Clone, Debug, Args)]
 pub struct ResetArgs {
@@ -97,6 +108,8 @@ pub struct ResetArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub pods: PodArgs,
     #[command(flatten)]
     pub host: HostArgs,
 }
@@ -122,6 +135,8 @@ pub struct LeaveArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub pods: PodArgs,
     #[command(flatten)]
     pub host: HostArgs,
 }

@@ -11,13 +11,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use kube_rules::bootstrap_token::NODE_GROUP as JOINING;
 use serde_json::{Value, json};
 
 use crate::app::node::VERSION;
 use crate::linux::cli::ControlPlaneArgs;
 
-/// The group of the tokens that `kubeadm token create` makes.
-const JOINING: &str = "system:bootstrappers:kubeadm:default-node-token";
 pub(super) const NODES: &str = "system:nodes";
 /// The group of the administrator's certificate that kubeadm makes.
 const ADMINISTRATORS: &str = "kubeadm:cluster-admins";

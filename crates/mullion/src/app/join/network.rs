@@ -8,14 +8,35 @@ pub const TEXT: &str = "remove mullion's nftables tables and routes";
 #[cfg(not(target_os = "linux"))]
 pub const TEXT: &str = "keep the networks of HNS: `mullion kube-proxy --cleanup` removes those of the service proxy";
 
-/// Removes tables of nftables and routes; what fails does not keep the rest.
+/// The pod network's configuration, where the container runtime reads it: without agents of ours it would give pods addresses all the same.
 #[cfg(target_os = "linux")]
-pub fn clean() -> Result<()> {
+const CNI_CONF: &str = "/etc/cni/net.d/10-mullion.conflist";
+#[cfg(target_os = "linux")]
+pub const CNI_TEXT: &str = "remove /etc/cni/net.d/10-mullion.conflist";
+#[cfg(not(target_os = "linux"))]
+const CNI_CONF: &str = r"C:\etc\cni\net.d\10-mullion.conflist";
+#[cfg(not(target_os = "linux"))]
+pub const CNI_TEXT: &str = r"remove C:\etc\cni\net.d\10-mullion.conflist";
+
+/// Removes the configuration of our pod network; one that there is not is fine.
+fn remove_cni_conf() -> Result<(), String> {
+    match std::fs::remove_file(CNI_CONF) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("{CNI_CONF}: {error}")),
+        _ => Ok(()),
+    }
+}
+
+/// Removes tables of nftables and routes, and what CNI reads where that is asked for; what fails does not keep the rest.
+#[cfg(target_os = "linux")]
+pub fn clean(cni: bool) -> Result<()> {
     use host::{LinuxRoutes, Routes as _};
     use thiserror_ext::AsReport as _;
 
     let mut problems = Vec::new();
     let mut note = |result: Result<(), String>| problems.extend(result.err());
+    if cni {
+        note(remove_cni_conf());
+    }
     note(service_proxy::nftables::cleanup().map(drop).map_err(|error| error.to_report_string()));
     note(network_policy::nftables::cleanup().map(drop).map_err(|error| error.to_report_string()));
     note(fabric::apply::forwarding::cleanup().map_err(|error| error.to_report_string()));
@@ -32,6 +53,7 @@ pub fn clean() -> Result<()> {
 
 /// HNS networks carry the identity of their cluster, which a machine that has left does not know.
 #[cfg(not(target_os = "linux"))]
-pub fn clean() -> Result<()> {
-    Ok(())
+pub fn clean(cni: bool) -> Result<()> {
+    let removed = if cni { remove_cni_conf() } else { Ok(()) };
+    removed.map_err(|reason| anyhow::anyhow!("the files are removed, but not all of the network: {reason}"))
 }

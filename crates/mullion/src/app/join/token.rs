@@ -10,7 +10,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::cli::join_cli::{AdminArgs, CreateArgs, TokenArgs, TokenCommand};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, printable};
 
 /// Runs the subcommand.
 pub fn main(args: TokenArgs) -> Result<(), Failure> {
@@ -87,8 +87,9 @@ fn table(all: &[Listed], now: Timestamp) -> String {
             token.expires.map_or_else(|| "<forever>".to_owned(), |end| left(end.duration_since(now).as_secs())),
             token.expires.map_or_else(|| "<never>".to_owned(), |end| end.to_string()),
             token.usages.join(","),
-            none(token.description.clone()),
-            none(token.groups.join(",")),
+            // Whoever may write Secrets chose them.
+            none(line_of(&token.description)),
+            none(line_of(&token.groups.join(","))),
         ]
     };
     let header = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"].map(str::to_owned);
@@ -99,6 +100,11 @@ fn table(all: &[Listed], now: Timestamp) -> String {
         format!("{}\n", cells.join("   ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+/// A text of others on one line.
+fn line_of(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
 }
 
 /// A time in its largest unit, as kubectl shows ages.
@@ -127,6 +133,8 @@ mod tests {
             description: description.into(),
             groups: vec![tokens::GROUP.into()],
         };
+        let hostile = table(&[token("abcdef", None, "a\u{1b}[2J\nb")], now);
+        assert!(hostile.contains(r"a\u{1b}[2J\nb") && hostile.lines().count() == 2, "{hostile}");
         let text = table(&[token("abcdef", Some("2026-01-01T23:30:00Z"), ""), token("ghijkl", None, "for win01")], now);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("TOKEN                     TTL         EXPIRES"), "{text}");
