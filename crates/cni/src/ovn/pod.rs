@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use thiserror_ext::AsReport as _;
 use tokio::time::Instant;
@@ -14,6 +15,8 @@ use crate::spec::{CniError, code};
 
 /// Delays between looks at the pod.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// On the mirror of a pod from a file: that pod's UID.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 const KNOWN: &[&str] = &["K8S_POD_NAMESPACE", "K8S_POD_NAME", "K8S_POD_INFRA_CONTAINER_ID", "K8S_POD_UID", "MAC"];
 
 /// The pod that a runtime asks for.
@@ -38,6 +41,12 @@ impl Pod {
         Ok(Self { namespace: needed("K8S_POD_NAMESPACE")?, name: needed("K8S_POD_NAME")?, uid })
     }
 
+    /// Whether the API's pod of its name is this one. Of a pod from a file the API has a mirror with a UID of its own, which names the pod's.
+    fn is(&self, found: &ObjectMeta) -> bool {
+        let mirrored = || found.annotations.as_ref()?.get(MIRROR);
+        self.uid.is_empty() || found.uid.as_ref() == Some(&self.uid) || mirrored() == Some(&self.uid)
+    }
+
     /// The name of its logical port.
     pub fn port_name(&self) -> String {
         format!("{}_{}", self.namespace, self.name)
@@ -53,7 +62,7 @@ pub(super) async fn network(pod: &Pod, config: &Config, settings: &Settings) -> 
         let missing = match tokio::time::timeout_at(end, api.get_metadata_opt(&pod.name)).await {
             Err(_) => "the API server does not answer".to_owned(),
             Ok(Ok(None)) => return Err(later(format!("there is no pod {}/{}", pod.namespace, pod.name))),
-            Ok(Ok(Some(found))) if !pod.uid.is_empty() && found.metadata.uid.as_ref() != Some(&pod.uid) => {
+            Ok(Ok(Some(found))) if !pod.is(&found.metadata) => {
                 return Err(later(format!("pod {}/{} is another one now", pod.namespace, pod.name)));
             }
             Ok(Ok(Some(found))) => match PodNetwork::read(&found.metadata.annotations.unwrap_or_default()) {
@@ -97,4 +106,21 @@ async fn client(config: &Config, settings: &Settings) -> Result<cluster::Client,
         return Err(CniError::config(format!("{server} would be sent a token in the clear: let external_ids:k8s-api-server be https")));
     }
     cluster::client_with_token(&server, token.as_deref(), authority.as_deref()).await.map_err(|e| CniError::config(e.to_report_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_known_by_its_uid_or_by_its_mirror() {
+        let meta = |uid: &str, mirrors: Option<&str>| ObjectMeta {
+            uid: Some(uid.to_owned()),
+            annotations: mirrors.map(|of| [(MIRROR.to_owned(), of.to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        let pod = |uid: &str| Pod { namespace: "default".into(), name: "web".into(), uid: uid.into() };
+        assert!(pod("a").is(&meta("a", None)) && pod("").is(&meta("b", None)) && pod("a").is(&meta("b", Some("a"))));
+        assert!(!pod("a").is(&meta("b", None)) && !pod("a").is(&meta("b", Some("c"))));
+    }
 }
