@@ -127,9 +127,9 @@ fn policies_let_in_whom_their_rules_name() {
         let server = format!("{}:8080", world.ip("db"));
         world.is("without a policy", ALL);
         world.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"]}), NONE);
-        assert!(reaches(&world.hosts[1].ns, &server), "the pod's own node always comes in");
+        until("the pod's own node, which always comes in", || reaches(&world.hosts[1].ns, &server));
         assert!(!reaches(&world.hosts[0].ns, &server), "another node does not");
-        assert!(ping(&world.db, &world.ip("other/job"), 56).is_ok(), "answers to what the pod itself sends come in");
+        until("answers to what the pod itself sends", || ping(&world.db, &world.ip("other/job"), 56));
         // Rules add up.
         world.policy("db", to_db(json!({"from": [{"podSelector": select("web")}], "ports": [{"port": "web"}]})), "web: 8080; job:");
         let by_namespace = json!({"from": [{"namespaceSelector": {"matchLabels": {"team": "b"}}}], "ports": [{"protocol": "UDP", "port": 53}]});
@@ -158,7 +158,7 @@ fn policies_let_out_to_whom_their_rules_name() {
         let job_alone = "web:; job: 8080 9090 53/udp icmp";
         let out = |rules: Value| json!({"podSelector": select("web"), "policyTypes": ["Egress"], "egress": rules});
         world.policy("web", out(json!([])), job_alone);
-        assert!(ping(&world.job, &web, 56).is_ok() && ping(&world.db, &web, 56).is_ok(), "answers go out");
+        until("answers, which go out", || ping(&world.job, &web, 56).and(ping(&world.db, &web, 56)));
         assert!(ping(&world.web, &world.ip("other/job"), 56).is_err(), "nothing else does");
         let named = json!([{"to": [{"podSelector": select("db")}], "ports": [{"port": "web"}]}]);
         world.policy("web", out(named), "web: 8080; job: 8080 9090 53/udp icmp");
@@ -170,10 +170,10 @@ fn policies_let_out_to_whom_their_rules_name() {
         until("the Service at a port that is not allowed", || !reaches(&world.web, "10.96.0.10:80") && reaches(&world.job, "10.96.0.10:80"));
         let block = json!([{"to": [{"ipBlock": {"cidr": "192.168.2.0/24"}}]}]);
         world.policy("web", out(block), ALL);
-        assert!(reaches(&world.web, "10.96.0.10:80"));
+        until("the Service again", || reaches(&world.web, "10.96.0.10:80"));
         let except = json!([{"to": [{"ipBlock": {"cidr": "192.168.0.0/16", "except": [format!("{db}/32")]}}]}]);
         world.policy("web", out(except), job_alone);
-        assert!(ping(&world.web, &world.ip("other/job"), 56).is_ok());
+        until("what is not excepted", || ping(&world.web, &world.ip("other/job"), 56));
         // Both sides have to agree.
         world.policy("web", out(json!([{}])), ALL);
         world.policy("db", to_db(json!({"from": [{"namespaceSelector": {}, "podSelector": select("job")}]})), job_alone);
