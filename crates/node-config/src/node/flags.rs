@@ -175,6 +175,8 @@ impl Options {
                 document::set_text(&mut gates, path, value, name)?;
                 agent.feature_gates.extend(gates.feature_gates);
             }
+            // Scripts for Windows switch all of it off so, with --cgroups-per-qos=false.
+            "enforce-node-allocatable" if value.is_empty() => agent.enforce_node_allocatable.clear(),
             _ if value.is_empty() && !KubeletConfiguration::EMPTY_COUNTS.contains(&path) => {}
             _ => document::set_text(agent, path, value, name)?,
         }
