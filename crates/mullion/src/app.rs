@@ -1,5 +1,6 @@
 //! Wiring: one function each for a node, the control plane and `up`, in the order of their start.
 
+pub mod config;
 #[cfg(target_os = "linux")]
 pub mod control_plane;
 pub mod fabric;

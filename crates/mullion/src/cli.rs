@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+pub mod config_cli;
 pub mod fabric_cli;
 pub mod install_cli;
 pub mod join_cli;
@@ -23,7 +24,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Clusters", &["up", "down", "status", "logs", "support-bundle"]),
     ("Images", &["image", "template"]),
     ("Host Networking Service", &["hns"]),
-    ("Nodes", &["node", "kubelet", "kube-proxy", "fabric", "ovn", "policy"]),
+    ("Nodes", &["node", "kubelet", "kube-proxy", "fabric", "ovn", "policy", "config"]),
     ("Joining clusters", &["join", "leave", "reset", "token", "install", "uninstall"]),
 ];
 
@@ -75,6 +76,8 @@ pub enum Command {
     Ovn(ovn_cli::OvnArgs),
     /// Say which network policy decides about a connection, or put the policies of one node into effect
     Policy(policy_cli::PolicyArgs),
+    /// Print, check or make the configuration of a node
+    Config(config_cli::ConfigArgs),
     /// Inspect and check a Host Networking Service; inject faults into a simulated one
     Hns(crate::hns::HnsArgs),
     /// Make this machine a node of a cluster, as kubeadm join does

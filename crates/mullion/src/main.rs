@@ -59,6 +59,7 @@ fn run(command: cli::Command) -> Result<(), exit::Failure> {
             Some(cli::NodeCommand::Explain(args)) => explain::main(&args),
             None => app::node::main(Program::Node, args.flags),
         },
+        cli::Command::Config(args) => app::config::main(&args),
         cli::Command::Hns(args) => hns::main(&args),
         cli::Command::Fabric(args) => app::fabric::main(args),
         cli::Command::Ovn(args) => app::ovn::main(args),
