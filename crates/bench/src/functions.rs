@@ -51,7 +51,7 @@ pub fn part(args: &Args) -> Result<ExitCode> {
     cluster::install_crypto_provider();
     let mut runs = Vec::new();
     for run in RUNS {
-        runs.push(run.functions(&args.mullion)?);
+        runs.extend(run.functions(&args.mullion)?);
     }
     let names = in_order(&runs);
     ensure!(names.len() >= FEWEST, "{} ran {} functions with names: was it linked with -C strip=none?", args.mullion.display(), names.len());
@@ -74,8 +74,8 @@ const RUNS: [Run; 5] =
     [Run::ControlPlane(Exercise::Work), Run::ControlPlane(Exercise::Rest), Run::Node, Run::Proxy(Mode::Nftables), Run::Proxy(Mode::Hns)];
 
 impl Run {
-    /// The names of all functions that it runs.
-    fn functions(self, mullion: &Path) -> Result<BTreeSet<String>> {
+    /// The names of all functions that it runs; then, of a node agent, of those that it runs at rest.
+    fn functions(self, mullion: &Path) -> Result<Vec<BTreeSet<String>>> {
         let directory = tempfile::tempdir()?;
         let called = directory.path().join("called");
         let below = trace::arguments(&called);
@@ -84,8 +84,13 @@ impl Run {
             Run::ControlPlane(how) => exercise(mullion, how, &below)?,
             Run::Node => node::exercise(mullion, &below)?,
         }
-        let text = std::fs::read_to_string(&called).with_context(|| format!("reading {} failed: the program was not traced", called.display()))?;
-        Ok(text.lines().map(str::to_owned).collect())
+        let mut lists = vec![called.clone()];
+        lists.extend(matches!(self, Run::Node).then(|| trace::later(&called)));
+        let read = |list: PathBuf| {
+            let text = std::fs::read_to_string(&list).with_context(|| format!("reading {} failed: the program was not traced", list.display()))?;
+            Ok(text.lines().map(str::to_owned).collect())
+        };
+        lists.into_iter().map(read).collect()
     }
 }
 

@@ -32,7 +32,7 @@ async fn row_by_row(client: &Client, parts: &[Part], lock: Option<&str>, first: 
         let alone = match part.plan(&made) {
             Ok(alone) => alone,
             Err(missing) => {
-                problems.push(missing);
+                problems.push(*missing);
                 continue;
             }
         };

@@ -1,8 +1,9 @@
 //! Which functions a program runs, from its start to its end: `bench called --output FILE -- PROGRAM ARGUMENT...`.
 //!
 //! This process becomes the program, and a child of it traces it. An `int3` stands at each function; the first call of one notes its name
-//! and takes the `int3` away, so that the program is as fast as ever once it has run for a while. The list is written just before the
-//! program ends. Programs that it starts are left alone; what runs between fork and exec counts.
+//! and takes the `int3` away, so that the program is as fast as ever once it has run for a while. `SIGUSR1` does not reach the program: it
+//! begins a second list, of the functions that are called from then on. The lists are written just before the program ends. Programs that it
+//! starts are left alone; what runs between fork and exec counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -41,6 +42,11 @@ pub struct TracerArgs {
     program: PathBuf,
     #[arg(long)]
     output: PathBuf,
+}
+
+/// Where the functions are listed that were called after `SIGUSR1`; there is no such file without that signal.
+pub fn later(output: &Path) -> PathBuf {
+    output.with_extension("later")
 }
 
 /// The arguments of this program before those of a program that is to be traced.
@@ -89,7 +95,7 @@ pub fn trace(args: &TracerArgs) -> Result<ExitCode> {
 }
 
 fn until_the_end(leader: Pid, args: &TracerArgs) -> Result<()> {
-    let mut tracer = Tracer { leader, program: args.program.clone(), functions: Functions::default(), called: BTreeSet::new() };
+    let mut tracer = Tracer { leader, program: args.program.clone(), functions: Functions::default(), called: BTreeSet::new(), later: None };
     loop {
         // What this thread traces, and no other child.
         let status = match waitpid(None, Some(WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD)) {
@@ -99,11 +105,18 @@ fn until_the_end(leader: Pid, args: &TracerArgs) -> Result<()> {
             Err(error) => return Err(error.into()),
         };
         if tracer.is_last(&status) {
-            let text: String = tracer.called.iter().flat_map(|name| [name, "\n"]).collect();
-            std::fs::write(&args.output, text).with_context(|| format!("writing {} failed", args.output.display()))?;
+            write(&args.output, &tracer.called)?;
+            if let Some(later) = &tracer.later {
+                write(&self::later(&args.output), later)?;
+            }
         }
         tracer.step(status)?;
     }
+}
+
+fn write(path: &Path, names: &BTreeSet<String>) -> Result<()> {
+    let text: String = names.iter().flat_map(|name| [name, "\n"]).collect();
+    std::fs::write(path, text).with_context(|| format!("writing {} failed", path.display()))
 }
 
 /// Functions of a program's file, by their addresses in memory.
@@ -119,6 +132,8 @@ struct Tracer {
     program: PathBuf,
     functions: Functions,
     called: BTreeSet<String>,
+    /// Those called since `SIGUSR1`.
+    later: Option<BTreeSet<String>>,
 }
 
 impl Tracer {
@@ -136,6 +151,11 @@ impl Tracer {
             WaitStatus::PtraceEvent(pid, _, libc::PTRACE_EVENT_EXEC) => gone(ptrace::detach(pid, None)),
             WaitStatus::PtraceEvent(pid, ..) => resume(pid, None),
             WaitStatus::Stopped(pid, Signal::SIGTRAP) => self.trap(pid),
+            WaitStatus::Stopped(pid, Signal::SIGUSR1) => {
+                self.functions.set_again(pid)?;
+                self.later = Some(BTreeSet::new());
+                resume(pid, None)
+            }
             WaitStatus::Stopped(pid, signal) => resume(pid, Some(signal)),
             _ => Ok(()),
         }
@@ -148,6 +168,9 @@ impl Tracer {
         let Some(byte) = self.functions.bytes.get(&at) else { return resume(thread, Some(Signal::SIGTRAP)) };
         if let Some(name) = self.functions.names.get(&at) {
             self.called.insert(name.clone());
+            if let Some(later) = &mut self.later {
+                later.insert(name.clone());
+            }
         }
         // A process that forked has breakpoints of its own.
         memory(thread)?.write_all_at(&[*byte], at)?;
@@ -185,6 +208,17 @@ impl Functions {
         }
         ensure!(!found.bytes.is_empty(), "{} has no names of functions: was it linked with -C strip=none?", program.display());
         Ok(found)
+    }
+}
+
+impl Functions {
+    /// Sets the breakpoints again, byte by byte: other threads run meanwhile.
+    fn set_again(&self, thread: Pid) -> Result<()> {
+        let memory = memory(thread)?;
+        for at in self.bytes.keys() {
+            memory.write_all_at(&[BREAK], *at)?;
+        }
+        Ok(())
     }
 }
 

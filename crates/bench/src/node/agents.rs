@@ -115,6 +115,12 @@ impl Agent {
         Ok(())
     }
 
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        let pid = rustix::process::Pid::from_child(&self.process.0);
+        rustix::process::kill_process(pid, signal).context("signalling the node agent failed")
+    }
+
     /// The node's name.
     pub fn name(&self) -> &'static str {
         NODE

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use host::NodeOs;
 use http::Method;
 use images::{LoadOptions, Store};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::agents::{self, Agent, Runtime};
@@ -16,6 +17,8 @@ use super::pods::{PODS, Pods};
 use crate::control_plane::load::Connection;
 use crate::control_plane::site::{self, Site};
 
+/// How long what follows a start of pods may last.
+const SETTLED: Duration = Duration::from_secs(5);
 /// How long it is left alone: longer than all that it does again and again, but for what takes minutes.
 const REST: Duration = Duration::from_secs(25);
 /// How long each step may take.
@@ -40,7 +43,7 @@ pub fn exercise(mullion: &Path, below: &[String]) -> Result<()> {
         let _containers = start_containers(mullion, &site, &runtime).await?;
         let agent = Agent::start_below(&std::env::current_exe()?, below, mullion, &site, &server, &runtime)?;
         let mut connection = site.admin(&server)?.connect().await?;
-        work(&mut connection, agent.name()).await.with_context(|| site.log("node"))?;
+        work(&mut connection, &agent).await.with_context(|| site.log("node"))?;
         agent.end()?;
         server.end()
     })
@@ -80,7 +83,9 @@ async fn start_containers(mullion: &Path, site: &Site, runtime: &Runtime) -> Res
     Ok(running)
 }
 
-async fn work(connection: &mut Connection, node: &str) -> Result<()> {
+/// The functions of its rest are a list of their own (see [`crate::functions::trace`]).
+async fn work(connection: &mut Connection, agent: &Agent) -> Result<()> {
+    let node = agent.name();
     let mut pods = Pods::new(connection.clone(), node)?;
     pods.node_ready().await?;
     let service = json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}});
@@ -91,7 +96,6 @@ async fn work(connection: &mut Connection, node: &str) -> Result<()> {
     connection.create(PODS, &rich(node)).await?;
     connection.until(&format!("{PODS}/rich"), PATIENCE, |pod| kube_rules::is_status_ready(&pod["status"])).await?;
     pods.create(COUNT).await?;
-    tokio::time::sleep(REST).await;
     for path in ASKED {
         connection.get(&format!("/api/v1/nodes/{node}/proxy/{path}")).await?;
     }
@@ -104,6 +108,11 @@ async fn work(connection: &mut Connection, node: &str) -> Result<()> {
         ensure!(begun.elapsed() < PATIENCE, "a pod is not gone");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    // With pods at rest, as most nodes are.
+    pods.create(COUNT).await?;
+    tokio::time::sleep(SETTLED).await;
+    agent.signal(Signal::USR1)?;
+    tokio::time::sleep(REST).await;
     Ok(())
 }
 

@@ -57,7 +57,7 @@ impl Part {
     ///
     /// # Errors
     /// What holds the row was not made.
-    pub fn plan(&self, made: &HashMap<String, Uuid>) -> Result<Plan, Problem> {
+    pub fn plan(&self, made: &HashMap<String, Uuid>) -> Result<Plan, Box<Problem>> {
         let there = |target: &Target| match target {
             Target::There(uuid) => Some(Target::There(*uuid)),
             Target::Made(name) => made.get(name).map(|uuid| Target::There(*uuid)),
@@ -71,7 +71,7 @@ impl Part {
                 Step::Insert { at, members, holder, .. } => {
                     members.values_mut().for_each(known);
                     if let Some((row, target, _)) = holder {
-                        *target = there(target).ok_or_else(|| Problem::Missing { at: at.clone(), needs: row.clone() })?;
+                        *target = there(target).ok_or_else(|| Box::new(Problem::Missing { at: at.clone(), needs: row.clone() }))?;
                     }
                 }
                 Step::Join { rows, .. } => known(rows),

@@ -5,12 +5,19 @@ use super::*;
 #[ignore = "what the other test traces"]
 fn traced_part() {
     std::thread::spawn(called_in_a_thread).join().unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::USR1).unwrap();
+    called_later();
     assert!(Command::new("true").status().unwrap().success());
 }
 
 #[inline(never)]
 fn called_in_a_thread() {
     std::hint::black_box(1);
+}
+
+#[inline(never)]
+fn called_later() {
+    std::hint::black_box(3);
 }
 
 #[inline(never)]
@@ -43,5 +50,7 @@ fn functions_that_a_program_runs_are_named_and_others_are_not() {
     assert!(child.wait().is_err());
     let names = std::fs::read_to_string(&args.output).unwrap();
     assert!(names.contains("called_in_a_thread") && names.contains("traced_part"), "{names}");
-    assert!(!names.contains("never_called"), "{names}");
+    assert!(names.contains("called_later") && !names.contains("never_called"), "{names}");
+    let later = std::fs::read_to_string(later(&args.output)).unwrap();
+    assert!(later.contains("called_later") && !later.contains("called_in_a_thread"), "{later}");
 }
