@@ -140,7 +140,8 @@ impl fmt::Display for Incomplete {
     }
 }
 
-/// Carries the steps out. A Node that cannot be deleted ends it, since the credentials for another attempt would go; other failures do not.
+/// Carries the steps out. An agent that does not stop, a Node that cannot be deleted and pods that cannot be removed end it, since what another
+/// attempt needs would go: the record, the credentials, the runtime's address. Other failures do not.
 ///
 /// # Errors
 /// [`Incomplete`].
@@ -154,13 +155,7 @@ pub async fn apply<S: Service>(steps: &[Step], journal: Option<&Journal>, site: 
                 Err(error) => Err(error.to_report_string()),
             },
             Step::RemoveService => site.service.uninstall().await.map_err(|error| error.to_report_string()),
-            Step::DeleteNode(name) => match delete_node(client.as_ref(), name).await {
-                Ok(()) => Ok(()),
-                Err(reason) => {
-                    problems.push(format!("cannot {}: {reason}", step.text(site.places)));
-                    break;
-                }
-            },
+            Step::DeleteNode(name) => delete_node(client.as_ref(), name).await,
             Step::Remove(path) => apply::remove(path).map_err(|error| error.to_string()),
             Step::Undo => match journal {
                 Some(journal) => match apply::undo(journal, site).await {
@@ -177,6 +172,9 @@ pub async fn apply<S: Service>(steps: &[Step], journal: Option<&Journal>, site: 
         };
         if let Err(reason) = done {
             problems.push(format!("cannot {}: {reason}", step.text(site.places)));
+            if matches!(step, Step::StopService | Step::DeleteNode(_) | Step::RemovePods(_)) {
+                break;
+            }
         }
     }
     if problems.is_empty() { Ok(()) } else { Err(Incomplete(problems)) }

@@ -171,7 +171,7 @@ mod tests {
         for status in ["500", "200", "500", "500", "200"] {
             let (mut stream, _) = listener.accept().await.unwrap();
             heard.push(manager.told().iter().filter(|message| message.starts_with("READY") || message.starts_with("WATCHDOG")).count());
-            stream.read(&mut [0; 512]).await.unwrap();
+            assert_ne!(stream.read(&mut [0; 512]).await.unwrap(), 0, "a request");
             stream.write_all(format!("HTTP/1.1 {status} x\r\n\r\n").as_bytes()).await.unwrap();
         }
         // Ready after the first good answer; nothing after the bad ones.
