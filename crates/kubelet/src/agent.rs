@@ -378,8 +378,8 @@ impl Agent {
             let notice = tokio::select! {
                 notice = events.next(), if !looks.are_all_there_is => notice,
                 () = waited => {
-                    Box::pin(self.look(&mut seen)).await;
-                    looks.looked(&seen, Instant::now());
+                    let shown = Box::pin(self.look(&mut seen)).await;
+                    looks.looked(shown.then_some(&seen), Instant::now());
                     continue;
                 }
             };
@@ -403,13 +403,13 @@ impl Agent {
                 }
                 None => (looks.without_events, looks.are_all_there_is) = (true, true),
             }
-            Box::pin(self.look(&mut seen)).await;
-            looks.looked(&seen, Instant::now());
+            let shown = Box::pin(self.look(&mut seen)).await;
+            looks.looked(shown.then_some(&seen), Instant::now());
         }
     }
 
-    /// Lists the runtime's objects, and wakes the workers of pods that have changed since the last look.
-    async fn look(&self, seen: &mut Seen) {
+    /// Lists the runtime's objects, and wakes the workers of pods that have changed since the last look. False when the runtime did not answer.
+    async fn look(&self, seen: &mut Seen) -> bool {
         let began = Instant::now();
         match list(&self.cri).await {
             Ok(now) => {
@@ -418,8 +418,12 @@ impl Agent {
                     self.workers.tell(uid, Note::Wake);
                 }
                 *seen = now;
+                true
             }
-            Err(error) => tracing::warn!(error = %error.as_report(), "listing the runtime's pods failed"),
+            Err(error) => {
+                tracing::warn!(error = %error.as_report(), "listing the runtime's pods failed; trying again");
+                false
+            }
         }
     }
 

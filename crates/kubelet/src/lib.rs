@@ -61,7 +61,7 @@ pub use node_logs::SystemLogs;
 pub use run::{RunError, run};
 #[cfg(target_os = "linux")]
 pub use shutdown::logind;
-pub use shutdown::{Announcement, NOTED as SHUTDOWN_NOTED, Shutdown, ShutdownPeriod};
+pub use shutdown::{Announcement, Shutdown, ShutdownPeriod};
 pub use tls::TlsError;
 /// Reads a file of systemd's journal, for fuzzing.
 #[doc(hidden)]

@@ -36,16 +36,16 @@ impl ShutdownPeriod {
         vec![Self { priority: 0, seconds: others.as_secs() }, Self { priority: CRITICAL, seconds: critical.as_secs() }]
     }
 
-    /// How long pods may take to end, as operators count it: without [`NOTED`].
+    /// How long the machine has to be held up: for all periods, and until the API knows of the last ends.
     pub fn total(all: &[Self]) -> Duration {
-        Duration::from_secs(all.iter().map(|period| period.seconds).fold(0, u64::saturating_add))
+        Duration::from_secs(all.iter().map(|period| period.seconds).fold(0, u64::saturating_add)).saturating_add(NOTED)
     }
 }
 
-/// How long the last pods may take, after their period, until the API knows of their end. A container that does not end by itself takes all of
+/// How long pods may take, after the last period, until the API knows of their end. A container that does not end by itself takes all of
 /// the period, and an agent that left then would find the pod running after the restart, and start it again. Upstream's kubelet lives on until
 /// its service is stopped.
-pub const NOTED: Duration = Duration::from_secs(1);
+pub(crate) const NOTED: Duration = Duration::from_secs(1);
 
 /// The priority of `system-cluster-critical`.
 const CRITICAL: i32 = 2_000_000_000;

@@ -72,8 +72,11 @@ struct Announced {
 }
 
 impl Looks {
-    /// How long containerd may take to show over CRI what its events said.
-    const SHOWN: Duration = Duration::from_secs(1);
+    /// How long containerd may take to show over CRI what its events said: its disk may stand still for a while.
+    const SHOWN: Duration = Duration::from_secs(60);
+    /// After a list that failed; it doubles, up to the longest.
+    const FAILED: Duration = Duration::from_millis(50);
+    const LONGEST_FAILED: Duration = Duration::from_secs(5);
 
     /// How long the first look for a change waits; each further one waits twice as long. Who starts a container hears of it by the call's
     /// answer, and containerd deletes the task of one that ended before it shows the end.
@@ -96,17 +99,24 @@ impl Looks {
         }
     }
 
-    /// A list was made.
-    pub(super) fn looked(&mut self, seen: &Seen, now: Instant) {
+    /// A list was made; None when it failed, which shows nothing and is tried again.
+    pub(super) fn looked(&mut self, seen: Option<&Seen>, now: Instant) {
         self.last = Some(now);
+        let before = self.next.map_or(Duration::ZERO, |(_, pause)| pause);
+        let Some(seen) = seen else {
+            let pause = before.saturating_mul(2).clamp(Self::FAILED, Self::LONGEST_FAILED);
+            self.next = Some((now + pause, pause));
+            return;
+        };
         if self.announced.is_empty() {
+            self.next = None;
             return;
         }
         let phases: BTreeMap<&str, Phase> = seen.values().flatten().map(|(id, phase)| (id.as_str(), *phase)).collect();
         // One that is not in the list is gone, or just being made by who asked for it.
         let is_shown = |id: &str, over: bool| phases.get(id).is_none_or(|phase| if over { *phase >= Phase::Over } else { *phase >= Phase::Runs });
         self.announced.retain(|id, announced| now < announced.until && !is_shown(id, announced.over));
-        let pause = self.next.map_or(Duration::ZERO, |(_, pause)| pause * 2);
+        let pause = before.saturating_mul(2);
         self.next = (!self.announced.is_empty()).then_some((now + pause, pause));
     }
 
@@ -138,7 +148,7 @@ mod tests {
         let mut at = Vec::new();
         while let Some(due) = looks.due(POLL) {
             at.push(due.duration_since(begin).as_millis());
-            looks.looked(&seen, due);
+            looks.looked(Some(&seen), due);
         }
         at
     }
@@ -152,11 +162,13 @@ mod tests {
             looks.announce("c".to_owned(), change, begin);
             at(&mut looks, begin, phase)
         };
-        assert_eq!(after(TaskChange::Deleted, Phase::Runs), [2, 6, 14, 30, 62, 126, 254, 510, 1022]);
+        let late = after(TaskChange::Deleted, Phase::Runs);
+        assert_eq!(late[..9], [2, 6, 14, 30, 62, 126, 254, 510, 1022]);
+        assert_eq!(late[9..], [2046, 4094, 8190, 16382, 32766, 65534], "containerd's disk stood still; then only a worker's own looks are left");
         assert_eq!(after(TaskChange::Deleted, Phase::Over), [2]);
         assert_eq!(after(TaskChange::Deleted, Phase::Unknown), [2]);
-        assert_eq!(after(TaskChange::Ended, Phase::Runs), [100, 300, 700, 1500]);
-        assert_eq!(after(TaskChange::Started, Phase::Made), [200, 600, 1400]);
+        assert_eq!(after(TaskChange::Ended, Phase::Runs)[..4], [100, 300, 700, 1500]);
+        assert_eq!(after(TaskChange::Started, Phase::Made)[..3], [200, 600, 1400]);
         assert_eq!(after(TaskChange::Started, Phase::Runs), [200]);
         assert_eq!(after(TaskChange::Started, Phase::Over), [200], "it ended meanwhile");
     }
@@ -184,6 +196,27 @@ mod tests {
         assert_eq!(at(&mut looks, begin, Phase::Runs), [2]);
         looks.without_events = true;
         assert_eq!(looks.due(POLL), Some(begin + ms(1002)), "a poll");
+    }
+
+    #[test]
+    fn a_list_that_fails_shows_nothing_and_is_tried_again() {
+        let begin = Instant::now();
+        let mut looks = Looks::default();
+        looks.announce("c".to_owned(), TaskChange::Deleted, begin);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let due = looks.due(POLL).unwrap();
+            looks.looked(None, due);
+            pauses.push(looks.due(POLL).unwrap().duration_since(due).as_millis());
+        }
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(at(&mut looks, begin, Phase::Over).len(), 1, "the end was still waited for");
+        // Also the list that the beginning of events asks for.
+        let mut looks = Looks::default();
+        looks.looked(None, begin);
+        assert_eq!(looks.due(POLL), Some(begin + ms(50)));
+        looks.looked(Some(&Seen::new()), begin + ms(50));
+        assert_eq!(looks.due(POLL), None);
     }
 
     #[test]

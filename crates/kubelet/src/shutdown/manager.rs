@@ -84,28 +84,34 @@ impl Manager {
         let statics = pods.iter().map(|(uid, _)| uid.clone()).filter(|uid| self.agent.statics.holds(uid)).collect();
         tracing::info!(pods = pods.len(), "the machine is about to go down; its pods end");
         let groups = plan::groups(&self.shutdown.periods, &pods);
-        for (number, group) in groups.iter().enumerate() {
-            // What an earlier group leaves to be noted is noted while the next one ends.
-            let longer = if number + 1 == groups.len() { NOTED } else { Duration::ZERO };
-            self.end_group(group, longer).await;
+        for group in &groups {
+            self.end_group(group).await;
+        }
+        // Whatever group they are of: some may have taken all of their time.
+        let ends = groups.iter().flat_map(|group| &group.pods).map(|pod| self.noted_end(&pod.uid));
+        if tokio::time::timeout(NOTED, join_all(ends)).await.is_err() {
+            tracing::warn!("the machine goes down before all pods have ended and the API knows of it");
         }
         self.note(&Times { start_time: begun, end_time: Timestamp::now().to_string() });
         statics
     }
 
-    /// Ends pods, and waits until their volumes are down and the API knows, at most for the group's period and `longer`.
-    async fn end_group(&self, group: &Group, longer: Duration) {
+    /// Ends pods, and waits until they have, at most for the group's period.
+    async fn end_group(&self, group: &Group) {
         for pod in &group.pods {
             let evicted = Evicted { reason: Reason::Terminated, message: MESSAGE.to_owned(), grace: pod.grace, disruption: Some(MESSAGE.to_owned()) };
             self.agent.workers.tell(&pod.uid, Note::Done(Event::Evicted(evicted)));
         }
-        let ends = group.pods.iter().map(|pod| async {
-            self.agent.reached(&pod.uid, End::Down).await;
-            self.agent.statuses.flushed(&pod.uid).await;
-        });
-        if tokio::time::timeout(Duration::from_secs(group.seconds).saturating_add(longer), join_all(ends)).await.is_err() {
+        let ends = group.pods.iter().map(|pod| self.noted_end(&pod.uid));
+        if tokio::time::timeout(Duration::from_secs(group.seconds), join_all(ends)).await.is_err() {
             tracing::warn!(priority = group.priority, seconds = group.seconds, "pods did not end within their period of the shutdown");
         }
+    }
+
+    /// Waits until a pod's volumes are down and the API knows of its end.
+    async fn noted_end(&self, uid: &str) {
+        self.agent.reached(uid, End::Down).await;
+        self.agent.statuses.flushed(uid).await;
     }
 
     fn event(&self, message: String) {

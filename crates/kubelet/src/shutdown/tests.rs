@@ -36,7 +36,7 @@ fn two_periods_stand_for_one_of_critical_pods_and_one_of_the_others() {
     assert_eq!(ShutdownPeriod::of(s(30), s(0)), [period(0, 30), period(CRITICAL, 0)]);
     assert_eq!(ShutdownPeriod::of(s(0), s(0)), []);
     assert_eq!(ShutdownPeriod::of(s(10), s(20)), [], "which the configuration refuses");
-    assert_eq!(ShutdownPeriod::total(&[period(0, 20), period(9, 10)]), s(30));
+    assert_eq!(ShutdownPeriod::total(&[period(0, 20), period(9, 10)]), s(31), "with a second for what is left to be told");
 }
 
 #[test]

@@ -143,6 +143,25 @@ async fn windows_pods_end_by_their_grace_periods_and_critical_ones_last() {
 }
 
 #[tokio::test]
+async fn a_pod_that_took_all_of_its_period_is_noted_though_the_last_group_ends_at_once() {
+    let mut world = World::new().await;
+    world.shutdown = ShutdownPeriod::of(Duration::from_secs(4), Duration::from_secs(2));
+    world.runtime.state.lock().unwrap().images.insert("stubborn:1".into());
+    world.start_agent();
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    world.pod("slow", json!({"terminationGracePeriodSeconds": 30, "containers": [{"name": "c", "image": "stubborn:1"}]})).await;
+    world.pod("critical", json!({"priorityClassName": "system-node-critical"})).await;
+    for name in ["slow", "critical"] {
+        world.until_running(name).await;
+    }
+    let released = announce(&world, "shutdown");
+    assert!(test_lab::in_time("the machine is let go", released).await.is_err());
+    for name in ["slow", "critical"] {
+        assert_eq!(world.status(name).await["phase"], "Failed", "{name}");
+    }
+}
+
+#[tokio::test]
 async fn static_pods_run_again_when_a_shutdown_is_cancelled() {
     let mut world = World::new().await;
     let manifests = world.drive().join("etc/kubernetes/manifests");

@@ -73,8 +73,6 @@ fn announce(_config: &Complete, sender: mpsc::UnboundedSender<Announcement>, tot
         tracing::warn!("a shutdown of Windows does not wait for pods: this is no service; install one that runs the agent with --windows-service");
         return Ok(());
     }
-    // The control manager ends the service when its time is up.
-    let total = total.saturating_add(kubelet::SHUTDOWN_NOTED);
     let prepared = Service::open(service::KUBELET).map_err(anyhow::Error::from).and_then(|known| Ok(prepare(&known, service::KUBELET, total)?));
     if let Err(error) = prepared {
         tracing::warn!(error = %thiserror_ext::AsReport::as_report(&*error), "a shutdown of Windows may not wait for pods");
