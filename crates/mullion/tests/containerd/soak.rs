@@ -2,7 +2,7 @@
 //! server is away, the clock jumps, the disk fills. No pod may be lost, doubled or restarted without cause, and nothing may be left.
 //!
 //! Parameters are words `NAME=NUMBER`: `kills`, `runtime` (restarts of containerd), `away` (seconds without the API server), `seed`; the seed
-//! is printed, and the same one repeats the same pods and delays. `only=PART,...` runs some parts, `logs=DIRECTORY` gets the logs of a failure.
+//! is printed, and the same one repeats the same pods and delays. `only=PART` runs one part, given twice two; `logs=DIRECTORY` gets the logs of a failure.
 
 mod clock;
 mod disk;
