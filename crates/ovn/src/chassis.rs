@@ -5,8 +5,8 @@ use ovsdb::{Datum, Replica, Uuid};
 use crate::rows::{OWNER, Plan, Ref, Step};
 use crate::topology::{gateway_scope, node_scope};
 
-/// What takes a host's chassis away: those on which its management port is, and its gateway router; where neither is known any more, the one
-/// with its host name. Only rows that bear our mark in the northbound database lead to a chassis.
+/// What takes a host's chassis away: those on which its management port and its gateway router are. Only rows with our mark in the northbound
+/// database lead to a chassis: one that merely has the host's name may be another program's.
 #[must_use]
 pub fn removal(northbound: &Replica, southbound: &Replica, node: &str) -> Plan {
     let is_ours = |table: &str, name: &str, owner: &str| {
@@ -26,11 +26,8 @@ pub fn removal(northbound: &Replica, southbound: &Replica, node: &str) -> Plan {
     };
     let of_router = is_ours("Logical_Router", &format!("GR_{node}"), &gateway_scope(node)).and_then(|router| router.entry("options", "chassis"));
     let all = || southbound.table("Chassis").rows();
-    let mut names: Vec<&str> =
+    let names: Vec<&str> =
         all().filter(|(uuid, row)| bound.contains(uuid) || Some(row.text("name")) == of_router).map(|(_, row)| row.text("name")).collect();
-    if names.is_empty() {
-        names = all().filter(|(_, row)| row.text("hostname") == node).map(|(_, row)| row.text("name")).collect();
-    }
     let rows = ["Chassis", "Chassis_Private"].into_iter().flat_map(|table| southbound.table(table).rows().map(move |(uuid, row)| (table, uuid, row)));
     let going = rows.filter(|(.., row)| names.contains(&row.text("name")));
     let remove = |(table, uuid, row): (&'static str, Uuid, &ovsdb::Row)| Step::Remove { at: Ref::named(table, row.text("name")), uuid, holder: None };
@@ -61,7 +58,7 @@ mod tests {
         });
         let support = Schema::parse(&json!({"name": "SB", "tables": tables})).unwrap().supports(SOUTHBOUND_USES).unwrap();
         let rows = json!({
-            "Chassis": {id(1): {"name": "a", "hostname": "lin01.example"}, id(2): {"name": "b", "hostname": "gw"}},
+            "Chassis": {id(1): {"name": "a", "hostname": "lin01"}, id(2): {"name": "b", "hostname": "gw"}},
             "Chassis_Private": {id(3): {"name": "a"}, id(4): {"name": "b"}},
             "Port_Binding": {id(5): {"logical_port": "k8s-lin01", "chassis": ["uuid", id(1)]}},
         });
@@ -78,7 +75,8 @@ mod tests {
         assert_eq!(going(&port("node/lin01"), "lin01"), "- Chassis a\n- Chassis_Private a\n");
         assert_eq!(going(&port("another"), "lin01"), "", "the port is not ours");
         assert_eq!(going(&router, "east"), "- Chassis b\n- Chassis_Private b\n");
-        assert_eq!(going(&json!({}), "gw"), "- Chassis b\n- Chassis_Private b\n", "by its host name");
-        assert_eq!(going(&json!({}), "lin01"), "");
+        for stranger in ["lin01", "gw"] {
+            assert_eq!(going(&json!({}), stranger), "", "a host name is no mark");
+        }
     }
 }

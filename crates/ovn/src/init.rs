@@ -410,8 +410,8 @@ pub async fn gateway(databases: &Databases, settings: &GatewaySettings) -> Resul
     Ok(session.report)
 }
 
-/// Removes what a node or gateway host has in the northbound database, and its chassis from the southbound one. A running `ovn-controller`
-/// would make the chassis again.
+/// Removes a host's chassis from the southbound database, and then what the host has in the northbound one, whose rows lead to the chassis: a
+/// removal that is cut off finds its way when it runs again. A running `ovn-controller` would make the chassis again.
 ///
 /// # Errors
 /// A database does not answer.
@@ -423,18 +423,16 @@ pub async fn remove(databases: &Databases, node: &str) -> Result<Report, InitErr
     let rows = northbound.ready(databases.limit).await.map_err(|source| InitError::Database { operation, source })?.replica;
     let operation = "read the southbound database; start it, or give --ovn-sb";
     let bindings = southbound.ready(databases.limit).await.map_err(|source| InitError::Database { operation, source })?.replica;
-    // The rows that go lead to it.
     let chassis = chassis::removal(&rows, &bindings, node);
-    let mut report = Report::default();
-    for scope in [topology::node_scope(node), topology::gateway_scope(node)] {
-        let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Ok(Vec::new()), Vec::new(), no_guards).await?;
-        report.0.push((NORTHBOUND, plan));
-    }
     if !chassis.is_empty() && !databases.dry_run {
         let operation = "remove the chassis";
         southbound.transact(chassis.transaction(None)).await.map_err(|source| InitError::Database { operation, source })?;
     }
-    report.0.push((SOUTHBOUND, chassis));
+    let mut report = Report(vec![(SOUTHBOUND, chassis)]);
+    for scope in [topology::node_scope(node), topology::gateway_scope(node)] {
+        let plan = settle(&northbound, NORTHBOUND, &scope, databases.dry_run, |_| Ok(Vec::new()), Vec::new(), no_guards).await?;
+        report.0.push((NORTHBOUND, plan));
+    }
     Ok(report)
 }
 

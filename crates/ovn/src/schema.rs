@@ -60,7 +60,7 @@ pub const NORTHBOUND_USES: &[TableUse] = &[
 
 /// What is used of the southbound database: which chassis is a host's.
 pub const SOUTHBOUND_USES: &[TableUse] = &[
-    table("Chassis", &[text("name"), text("hostname")]),
+    table("Chassis", &[text("name")]),
     TableUse { name: "Chassis_Private", required: false, columns: &[text("name")] },
     table("Port_Binding", &[text("logical_port"), refs("chassis")]),
 ];
