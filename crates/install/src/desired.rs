@@ -49,9 +49,16 @@ impl Part {
 pub enum InputError {
     #[error("the path {0:?} of the program is not absolute: give --program with all of it")]
     Relative(String),
+    #[error("{0:?} is the name of a part, which it would run whatever the service asks for: give --program with a file named mullion")]
+    Named(String),
+    #[error("the path {0:?} of the program has a $, which systemd takes for a variable there: move the program")]
+    Variable(String),
     #[error("{0:?} has control characters, which no service may have in its command line")]
     Control(String),
 }
+
+/// Flags of kube-proxy, each with its value behind a `=`.
+const BESIDE_A_FILE: [&str; 4] = ["v", "vmodule", "hostname-override", "log-file"];
 
 /// What is to run as a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +78,13 @@ impl Desired {
         let is_absolute = if is_windows { program.as_bytes().get(1) == Some(&b':') || program.starts_with(r"\\") } else { program.starts_with('/') };
         if !is_absolute {
             return Err(InputError::Relative(program.to_owned()));
+        }
+        let name = program.rsplit(['/', '\\']).next().unwrap_or_default().to_ascii_lowercase();
+        if Part::ALL.iter().any(|part| name.trim_end_matches(".exe") == part.service()) {
+            return Err(InputError::Named(program.to_owned()));
+        }
+        if !is_windows && program.contains('$') {
+            return Err(InputError::Variable(program.to_owned()));
         }
         if let Some(text) = flags.iter().map(String::as_str).chain([program]).find(|text| text.chars().any(char::is_control)) {
             return Err(InputError::Control(text.to_owned()));
@@ -101,7 +115,14 @@ impl Desired {
 
     /// Whether a flag is given here.
     pub(crate) fn gives(&self, name: &str) -> bool {
-        self.flags.iter().any(|flag| flag.trim_start_matches('-').split('=').next() == Some(name))
+        let named = |flag: &String| flag.starts_with('-') && flag.trim_start_matches('-').split('=').next() == Some(name);
+        self.flags.iter().any(named)
+    }
+
+    /// Whether kube-proxy's flags are of the few that count beside a configuration file, so that kubeadm's can stay.
+    pub(crate) fn goes_with_a_file(&self) -> bool {
+        let name = |flag: &str| flag.trim_start_matches('-').split('=').next().unwrap_or_default().to_owned();
+        self.flags.iter().all(|flag| BESIDE_A_FILE.contains(&&*name(flag)))
     }
 }
 
@@ -136,6 +157,10 @@ mod tests {
         assert!(new("/usr/bin/mullion", "--v=2", false).is_ok() && new(r"C:\mullion.exe", "--v=2", true).is_ok());
         assert_eq!(new("mullion", "", false), Err(InputError::Relative("mullion".into())));
         assert_eq!(new("/usr/bin/mullion", "", true), Err(InputError::Relative("/usr/bin/mullion".into())));
+        for (program, is_windows) in [("/usr/local/bin/kubelet", false), (r"C:\k\Kube-Proxy.exe", true)] {
+            assert_eq!(new(program, "", is_windows), Err(InputError::Named(program.into())));
+        }
+        assert_eq!(new("/opt/$a/mullion", "", false), Err(InputError::Variable("/opt/$a/mullion".into())));
         assert_eq!(new("/m", "--a=b\nExecStartPre=/bin/evil", false), Err(InputError::Control("--a=b\nExecStartPre=/bin/evil".into())));
     }
 
@@ -143,5 +168,7 @@ mod tests {
     fn a_given_flag_is_seen_in_any_form() {
         let desired = |flag: &str| Desired::new(Part::Kubelet, "/m", vec![flag.to_owned()], false).unwrap();
         assert!(desired("--config=/a").gives("config") && desired("-config").gives("config") && !desired("--config-dir=/a").gives("config"));
+        assert!(!desired("config").gives("config"), "a value");
+        assert!(desired("--v=4").goes_with_a_file() && !desired("--proxy-mode=kernelspace").goes_with_a_file());
     }
 }

@@ -101,7 +101,7 @@ pub fn registration(desired: &Desired, has_containerd: bool) -> Registration {
                 .map(str::to_owned),
             );
         }
-        Part::KubeProxy if desired.flags().is_empty() => arguments.push(r"--config=C:\var\lib\kube-proxy\config.conf".to_owned()),
+        Part::KubeProxy if desired.goes_with_a_file() => arguments.push(r"--config=C:\var\lib\kube-proxy\config.conf".to_owned()),
         Part::KubeProxy => {}
     }
     registration.arguments = arguments.into_iter().chain(desired.flags().iter().cloned()).collect();

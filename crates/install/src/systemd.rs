@@ -5,7 +5,6 @@ mod units;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 
 use crate::{Desired, InputError, MARK, Part, Plan};
 
@@ -30,7 +29,7 @@ pub fn artefacts(desired: &Desired) -> Vec<(String, Content)> {
     let service = desired.part().service();
     let mut all: Vec<(String, Content)> = units::files(desired).into_iter().map(|(path, text)| (path, Content::File(text))).collect();
     all.push((enabling(service), Content::Link(format!("{UNITS}/{service}.service"))));
-    if desired.part() != Part::KubeProxy && desired.program() != KUBELET {
+    if desired.part() != Part::KubeProxy {
         all.push((KUBELET.to_owned(), Content::Link(desired.program().to_owned())));
     }
     all
@@ -66,6 +65,8 @@ pub struct Wishes {
 pub enum PlanError {
     #[error("{path} was not written by mullion install: move it away, or give --replace, which keeps it as {path}{ASIDE} until mullion uninstall")]
     Foreign { path: String },
+    #[error("{path}{ASIDE} is there already, from an earlier --replace: move it away, it would be lost")]
+    Aside { path: String },
     #[error("there is no service {0} of mullion install here: nothing is removed")]
     NotInstalled(&'static str),
     #[error("systemd does not run this machine, so that nothing can be started: leave --now out")]
@@ -122,15 +123,25 @@ impl Plan<Step> {
     }
 }
 
-/// Whether a file or link is one that an install wrote.
-fn is_own(path: &str, content: &Content, desired: &Desired) -> bool {
+/// The unit's path.
+fn unit_path(part: Part) -> String {
+    format!("{UNITS}/{}.service", part.service())
+}
+
+/// The program that our unit runs, where the unit is ours.
+fn installed_program(part: Part, observed: &Observed) -> Option<&str> {
+    let Some(Content::File(text)) = observed.present.get(&unit_path(part)) else { return None };
+    let command = text.lines().filter_map(|line| line.strip_prefix("ExecStart=")).next_back();
+    text.contains(MARK).then(|| command.and_then(|command| command.split(' ').next()).unwrap_or_default())
+}
+
+/// Whether what is at a path is what an install wrote. Of the links those are ours that belong to a unit of ours: administrators make the same
+/// ones.
+fn is_own(path: &str, content: &Content, part: Part, observed: &Observed) -> bool {
     match content {
         Content::File(text) => text.contains(MARK),
-        Content::Link(target) if path == KUBELET => {
-            let name = |path: &str| Path::new(path).file_name().map(ToOwned::to_owned);
-            name(target) == name("mullion") || name(target) == name(desired.program())
-        }
-        Content::Link(target) => *target == format!("{UNITS}/{}.service", desired.part().service()),
+        Content::Link(target) if path == KUBELET => installed_program(part, observed).is_some_and(|program| word(target) == program),
+        Content::Link(target) => *target == unit_path(part) && installed_program(part, observed).is_some(),
     }
 }
 
@@ -149,13 +160,16 @@ pub fn plan(desired: &Desired, observed: &Observed, wishes: Wishes) -> Result<Pl
             Some(present) if *present == content => continue,
             // Another unit of the name, in the place where packages have theirs, is enabled by this link too.
             Some(_) if path == enabling(service) => continue,
-            Some(present) if !is_own(&path, present, desired) => {
+            Some(present) if !is_own(&path, present, desired.part(), observed) => {
                 if path == KUBELET {
                     plan.remarks.push(format!("{path} is another program and stays: kubeadm asks it for its version"));
                     continue;
                 }
                 if !wishes.replaces {
                     return Err(PlanError::Foreign { path });
+                }
+                if observed.present.contains_key(&format!("{path}{ASIDE}")) {
+                    return Err(PlanError::Aside { path });
                 }
                 plan.steps.push(Step::PutAside(path.clone()));
             }
@@ -184,33 +198,41 @@ pub fn plan(desired: &Desired, observed: &Observed, wishes: Wishes) -> Result<Pl
     Ok(plan)
 }
 
-/// The steps after which nothing of the service is left, and what it had put aside is back.
+/// The steps after which nothing of the service is left, and what it had put aside is back: a unit that comes back stays enabled, and runs where
+/// ours ran.
 ///
 /// # Errors
 /// [`PlanError::NotInstalled`].
 pub fn removal(desired: &Desired, observed: &Observed) -> Result<Plan<Step>, PlanError> {
-    let service = desired.part().service();
+    let (part, service) = (desired.part(), desired.part().service());
     let paths: Vec<String> = artefacts(desired).into_iter().map(|(path, _)| path).collect();
-    let is_ours = |path: &&String| observed.present.get(*path).is_some_and(|present| is_own(path, present, desired));
-    let own: Vec<&String> = paths.iter().filter(is_ours).collect();
-    if own.is_empty() {
+    let is_ours = |path: &str| observed.present.get(path).is_some_and(|present| is_own(path, present, part, observed));
+    // What a removal that was cut off has left is put aside still.
+    let aside: Vec<&String> = paths.iter().filter(|path| observed.present.contains_key(&format!("{path}{ASIDE}"))).collect();
+    let (back, kept): (Vec<&String>, Vec<&String>) = aside.into_iter().partition(|path| is_ours(path) || !observed.present.contains_key(*path));
+    let unit_returns = back.iter().any(|path| **path == unit_path(part));
+    let goes = |path: &&String| is_ours(path) && !(unit_returns && **path == enabling(service));
+    let own: Vec<&String> = paths.iter().filter(goes).collect();
+    if own.is_empty() && back.is_empty() {
         return Err(PlanError::NotInstalled(service));
     }
     let mut plan = Plan::default();
     // A service that others wrote does not end.
-    if observed.is_active && own.iter().any(|path| **path == format!("{UNITS}/{service}.service")) {
+    let ran = observed.is_active && is_ours(&unit_path(part));
+    if ran {
         plan.steps.push(Step::Stop(service));
     }
-    // What starts it goes first.
-    for path in own.iter().rev() {
-        plan.steps.push(Step::Remove((*path).clone()));
-    }
-    let aside = paths.iter().filter(|path| observed.present.contains_key(&format!("{path}{ASIDE}")));
-    plan.steps.extend(aside.cloned().map(Step::GiveBack));
+    // What starts it goes first, and the unit last: by it the others are known as ours.
+    plan.steps.extend(own.iter().rev().map(|path| Step::Remove((*path).clone())));
+    plan.steps.extend(back.into_iter().cloned().map(Step::GiveBack));
     plan.steps.push(Step::RemoveDirectory(format!("{UNITS}/{service}.service.d")));
     if observed.runs {
         plan.steps.push(Step::Reload);
     }
+    if ran && unit_returns {
+        plan.steps.push(Step::Start(service));
+    }
+    plan.remarks.extend(kept.into_iter().map(|path| format!("{path}{ASIDE} stays: {path} is another's by now")));
     Ok(plan)
 }
 

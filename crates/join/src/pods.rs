@@ -52,18 +52,20 @@ impl Runtime for cri::Client {
     }
 }
 
-/// Stops and removes all pods; what cannot be removed does not keep the rest. A runtime that does not answer has nothing that runs.
+/// Whether there is no container runtime at an endpoint: no socket. One that does not answer may have pods that run.
+#[must_use]
+pub fn is_absent(endpoint: &str) -> bool {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    path.starts_with('/') && std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Stops and removes all pods; what cannot be removed does not keep the rest.
 ///
 /// # Errors
-/// The pods that are left, in words.
+/// The pods that are left, in words; or the runtime does not answer.
 pub async fn remove(runtime: &impl Runtime) -> Result<usize, String> {
-    let sandboxes = match runtime.sandboxes().await {
-        Ok(sandboxes) => sandboxes,
-        Err(reason) => {
-            tracing::warn!(reason, "the container runtime does not answer: its pods, where it has any, stay");
-            return Ok(0);
-        }
-    };
+    let silent = |reason| format!("the container runtime does not answer ({reason}): start it, or give --keep-pods to leave its pods as they are");
+    let sandboxes = runtime.sandboxes().await.map_err(silent)?;
     let count = sandboxes.len();
     let mut problems = Vec::new();
     for (id, name) in sandboxes {
@@ -113,7 +115,18 @@ mod tests {
         let runtime = Double::default();
         assert_eq!(remove(&runtime).await, Err(r#"pod "n/stuck": busy"#.to_owned()));
         assert_eq!(*runtime.calls.lock().unwrap(), ["stop a", "remove a", "stop stuck", "stop b", "remove b"]);
-        assert_eq!(remove(&Double { is_away: true, ..Double::default() }).await, Ok(0));
+        let silent = remove(&Double { is_away: true, ..Double::default() }).await.unwrap_err();
+        assert!(silent.contains("does not answer (refused)") && silent.contains("--keep-pods"), "{silent}");
+    }
+
+    #[test]
+    fn a_runtime_is_absent_without_its_socket_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("a.sock");
+        assert!(is_absent(&format!("unix://{}", socket.display())) && is_absent(&socket.display().to_string()));
+        std::fs::write(&socket, "").unwrap();
+        assert!(!is_absent(&format!("unix://{}", socket.display())));
+        assert!(!is_absent("npipe:////./pipe/containerd-containerd") && !is_absent("tcp://127.0.0.1:1"));
     }
 
     #[test]

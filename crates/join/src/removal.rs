@@ -77,9 +77,10 @@ pub fn plan(inputs: &Inputs<'_>) -> Result<Vec<Step>, NothingToRemove> {
         // A running agent would register its Node again.
         steps.push(Step::StopService);
     }
-    steps.extend(inputs.delete_node.map(|name| Step::DeleteNode(name.to_owned())));
     let is_finished = journal.is_some_and(|journal| journal.state == State::Joined);
+    // Before the Node: without it controllers make others in their place, which must not meet them at their volumes.
     steps.extend(inputs.pods_of.filter(|_| is_finished || inputs.is_forced).map(|endpoint| Step::RemovePods(endpoint.to_owned())));
+    steps.extend(inputs.delete_node.map(|name| Step::DeleteNode(name.to_owned())));
     let is_unfinished = journal.is_some_and(|journal| journal.state == State::Joining);
     if !is_unfinished && journal.is_some_and(|journal| journal.installed_service) {
         steps.push(Step::RemoveService);
@@ -150,6 +151,7 @@ pub async fn apply<S: Service>(steps: &[Step], journal: Option<&Journal>, site: 
     for step in steps {
         let done = match step {
             Step::StopService => site.service.stop().await.map_err(|error| error.to_report_string()),
+            Step::RemovePods(endpoint) if pods::is_absent(endpoint) => Ok(()),
             Step::RemovePods(endpoint) => match cri::Client::connect(endpoint) {
                 Ok(runtime) => pods::remove(&runtime).await.map(drop),
                 Err(error) => Err(error.to_report_string()),

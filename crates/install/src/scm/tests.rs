@@ -119,6 +119,7 @@ fn the_proxy_depends_on_nothing_and_has_kubeadms_configuration() {
     let with = |flags: &[&str]| registration(&desired(Part::KubeProxy, flags), true);
     assert_eq!(with(&[]).dependencies, [""; 0]);
     assert!(with(&[]).command_line().ends_with(r"--config=C:\var\lib\kube-proxy\config.conf"));
+    assert!(with(&["--v=4"]).command_line().ends_with(r"--config=C:\var\lib\kube-proxy\config.conf --v=4"));
     assert!(with(&["--proxy-mode=kernelspace"]).command_line().ends_with(r"--log-file=C:\var\log\mullion\kube-proxy.log --proxy-mode=kernelspace"));
 }
 

@@ -35,8 +35,17 @@ pub fn runs(root: &Path) -> bool {
     root == Path::new("/") && Path::new("/run/systemd/system").is_dir()
 }
 
-fn at(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
+/// A path below the root. Of another machine's files no link may lead out of them, to those of this one.
+fn at(root: &Path, path: &str) -> io::Result<PathBuf> {
+    let found = root.join(path.trim_start_matches('/'));
+    if root == Path::new("/") || !root.exists() {
+        return Ok(found);
+    }
+    let there = found.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok()).unwrap_or(root);
+    if there.canonicalize()?.starts_with(root.canonicalize()?) {
+        return Ok(found);
+    }
+    Err(io::Error::other(format!("a link on the way leads out of {}; install on that machine itself", root.display())))
 }
 
 /// Looks at the files of a service, and at what it does.
@@ -47,7 +56,8 @@ pub async fn observe(desired: &Desired, root: &Path, systemctl: &Systemctl) -> R
     let mut observed = Observed { runs: runs(root), ..Observed::default() };
     for (path, _) in artefacts(desired) {
         for path in [format!("{path}{ASIDE}"), path] {
-            if let Some(content) = content(&at(root, &path))? {
+            let place = at(root, &path).map_err(|source| ApplyError::Read { path: path.clone().into(), source })?;
+            if let Some(content) = content(&place)? {
                 observed.present.insert(path, content);
             }
         }
@@ -98,23 +108,23 @@ pub async fn apply(plan: &Plan<Step>, root: &Path, systemctl: &Systemctl, progre
 fn change(step: &Step, root: &Path) -> io::Result<()> {
     let parent = |path: &Path| path.parent().map_or(Ok(()), std::fs::create_dir_all);
     match step {
-        Step::PutAside(path) => std::fs::rename(at(root, path), at(root, &format!("{path}{ASIDE}"))),
-        Step::GiveBack(path) => std::fs::rename(at(root, &format!("{path}{ASIDE}")), at(root, path)),
+        Step::PutAside(path) => std::fs::rename(at(root, path)?, at(root, &format!("{path}{ASIDE}"))?),
+        Step::GiveBack(path) => std::fs::rename(at(root, &format!("{path}{ASIDE}"))?, at(root, path)?),
         Step::Write { path, text } => {
-            let path = at(root, path);
+            let path = at(root, path)?;
             parent(&path)?;
             atomic_file::Options::new().mode(0o644).synced().write(&path, text)
         }
         Step::Link { path, target } => {
-            let path = at(root, path);
+            let path = at(root, path)?;
             parent(&path)?;
             remove(&path)?;
             link(target, &path)
         }
-        Step::Remove(path) => remove(&at(root, path)),
+        Step::Remove(path) => remove(&at(root, path)?),
         Step::RemoveDirectory(path) => {
             // Drop-ins of others stay.
-            let _ = std::fs::remove_dir(at(root, path));
+            let _ = std::fs::remove_dir(at(root, path)?);
             Ok(())
         }
         Step::Reload | Step::Start(_) | Step::Restart(_) | Step::Stop(_) => Ok(()),

@@ -46,7 +46,7 @@ pub fn unit(desired: &Desired) -> String {
     let (condition, command) = match part {
         // The drop-in has all of it.
         Part::Node | Part::Kubelet => (String::new(), command(desired, "")),
-        Part::KubeProxy if desired.flags().is_empty() => {
+        Part::KubeProxy if desired.goes_with_a_file() => {
             (format!("ConditionPathExists={PROXY_CONFIG}\n"), command(desired, &format!(" --config={PROXY_CONFIG}")))
         }
         Part::KubeProxy => (String::new(), command(desired, "")),

@@ -60,8 +60,8 @@ fn only_what_the_join_wrote_is_removed() {
         case.lines(Some(&journal), false),
         [
             "stop the service kubelet",
-            "delete Node \"n\"",
             "remove the pods of the container runtime unix:///none.sock",
+            "delete Node \"n\"",
             "remove the service kubelet, which the join has made",
             "remove /etc/kubernetes/kubelet.conf",
             "remove /var/lib/kubelet/config.yaml",
@@ -119,4 +119,24 @@ async fn a_node_that_may_not_be_deleted_keeps_the_credentials() {
     apply(&steps, Some(&journal), &site, Some(fake_client(|_| Reply::status(404, "gone")))).await.unwrap();
     assert!(!case.places.kubelet_conf().exists() && !case.places.journal().exists());
     assert!(case.places.cert_dir().exists(), "others' files are in it");
+}
+
+#[tokio::test]
+async fn a_runtime_that_does_not_answer_keeps_what_another_removal_needs() {
+    let case = Case::new();
+    let journal = case.journal(State::Joined);
+    let socket = case.dir.path().join("silent.sock");
+    // A file that nobody listens at.
+    std::fs::write(&socket, "").unwrap();
+    let steps = case.plan(Some(&journal), false).unwrap().into_iter();
+    let at_socket = |step| if matches!(step, Step::RemovePods(_)) { Step::RemovePods(format!("unix://{}", socket.display())) } else { step };
+    let steps: Vec<Step> = steps.map(at_socket).collect();
+    let site = Site { places: &case.places, service: &Unmanaged, progress: &|_| {} };
+    let nobody = fake_client(|seen| panic!("{} {}", seen.method, seen.path));
+    let error = apply(&steps, Some(&journal), &site, Some(nobody)).await.unwrap_err();
+    assert!(error.to_string().contains("--keep-pods"), "{error}");
+    assert!(case.places.journal().exists() && case.places.kubelet_conf().exists());
+    std::fs::remove_file(&socket).unwrap();
+    apply(&steps, Some(&journal), &site, Some(fake_client(|_| Reply::status(404, "gone")))).await.unwrap();
+    assert!(!case.places.journal().exists() && !case.places.kubelet_conf().exists());
 }

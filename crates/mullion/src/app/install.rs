@@ -19,10 +19,39 @@ pub fn install(args: &InstallArgs) -> Result<(), Failure> {
     }
     check(part, &args.flags).map_err(|error| usage(error.into()))?;
     let desired = desired(part, args.program.as_deref(), args.flags.clone()).map_err(usage)?;
-    if args.program.is_some() && args.rootfs.is_none() && !Path::new(desired.program()).is_file() {
-        return Err(usage(anyhow!("cannot install a service of {}: there is no such program", desired.program())));
+    let program = match &args.rootfs {
+        // Where this program is says nothing of another machine.
+        Some(_) if args.program.is_none() => return Err(usage(anyhow!("--rootfs needs --program: the program's path on that machine"))),
+        Some(root) => root.join(desired.program().trim_start_matches('/')),
+        None => Path::new(desired.program()).to_owned(),
+    };
+    if !program.is_file() {
+        return Err(usage(anyhow!("cannot install a service of {}: there is no such program", program.display())));
+    }
+    #[cfg(unix)]
+    if args.rootfs.is_none() && !args.dry_run {
+        others_cannot_replace(&program).map_err(usage)?;
     }
     system::install(&desired, args).map_err(Failure::from)
+}
+
+/// Whoever may replace the program, or a directory above it, would be root with the service's next start.
+#[cfg(unix)]
+fn others_cannot_replace(program: &Path) -> Result<()> {
+    use std::os::unix::fs::MetadataExt as _;
+    let real = program.canonicalize().with_context(|| format!("finding {} failed", program.display()))?;
+    for path in real.ancestors() {
+        let metadata = path.metadata().with_context(|| format!("looking at {} failed", path.display()))?;
+        if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 {
+            anyhow::bail!(
+                "{} belongs to others than root, or others may write to it: they could put another program in the place of {}; copy it to /usr/local/bin, \
+                 and install it there",
+                path.display(),
+                program.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// `mullion uninstall`.
