@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::places::Places;
 
@@ -26,24 +26,40 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Locks the machine: its root on Linux, so that no file is made for it; a file among those of all programs on Windows.
+    /// Locks the machine: a file that only root opens, since whoever may open one may lock it for ever. Below another root, which is nobody's
+    /// machine yet, the root itself, so that no file is made for it.
     ///
     /// # Errors
     /// [`LockError::Busy`] when another command has it.
     pub fn take(places: &Places) -> Result<Self, LockError> {
         let root = places.at("/");
         // A root that is made later: what it is made in.
-        let root = root.ancestors().find(|path| path.exists()).unwrap_or(&root);
-        let path = if cfg!(windows) { places.at("/ProgramData/mullion-join.lock") } else { root.to_owned() };
+        let root = root.ancestors().find(|path| path.exists()).unwrap_or(&root).to_owned();
+        let is_file = cfg!(windows) || root == Path::new("/");
+        let path = match root {
+            _ if cfg!(windows) => places.at("/ProgramData/mullion-join.lock"),
+            _ if is_file => PathBuf::from("/run/mullion-join.lock"),
+            root => root,
+        };
         let failed = |source| LockError::File { path: path.clone(), source };
-        let opened = if cfg!(windows) { File::options().create(true).append(true).open(&path) } else { File::open(&path) };
-        let file = opened.map_err(failed)?;
+        let file = if is_file { private(&path) } else { File::open(&path) }.map_err(failed)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
             Err(TryLockError::WouldBlock) => Err(LockError::Busy),
             Err(TryLockError::Error(source)) => Err(failed(source)),
         }
     }
+}
+
+#[cfg(unix)]
+fn private(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+#[cfg(not(unix))]
+fn private(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
 }
 
 #[cfg(all(test, unix))]

@@ -167,7 +167,11 @@ fn document(outcome: &Outcome, settings: &Settings, places: &Places) -> Value {
 pub fn reset(args: &ResetArgs) -> Result<(), Failure> {
     let runtime = begin(0)?;
     let removal = Removal { host: &args.host, pods: &args.pods, is_forced: args.force, is_dry_run: args.dry_run, node: None };
-    runtime.block_on(removal.run(None)).map_err(Failure::from)
+    let locked = async {
+        let _lock = lock(&args.host, args.dry_run)?;
+        removal.run(None).await
+    };
+    runtime.block_on(locked).map_err(Failure::from)
 }
 
 /// `mullion leave`.
@@ -176,7 +180,13 @@ pub fn leave(args: &LeaveArgs) -> Result<(), Failure> {
     runtime.block_on(leave_cluster(args)).map_err(Failure::from)
 }
 
+/// Keeps other commands away, but for one that only looks.
+fn lock(host: &HostArgs, is_dry_run: bool) -> Result<Option<Lock>> {
+    if is_dry_run { Ok(None) } else { Ok(Some(Lock::take(&Places::of_machine(host.rootfs.as_deref()))?)) }
+}
+
 async fn leave_cluster(args: &LeaveArgs) -> Result<()> {
+    let _lock = lock(&args.host, args.dry_run)?;
     let places = Places::of_machine(args.host.rootfs.as_deref());
     let journal = Journal::read(&places)?.ok_or(NothingToRemove)?;
     if journal.state == State::Joining {
@@ -250,7 +260,6 @@ impl Removal<'_> {
 
     async fn run_with(&self, service: &impl Service, client: Option<Client>) -> Result<()> {
         let places = Places::of_machine(self.host.rootfs.as_deref());
-        let _lock = if self.is_dry_run { None } else { Some(Lock::take(&places)?) };
         let journal = Journal::read(&places)?;
         // Another root has no pods, and another network.
         let is_machine = self.host.rootfs.is_none();
@@ -259,7 +268,7 @@ impl Removal<'_> {
             removal::known_files(&places).into_iter().chain(journal.iter().flat_map(|journal| journal.files.iter().map(|file| file.path.clone())));
         let present = present.filter(|path| path.exists()).collect();
         let state = service.state().await?;
-        let steps = removal::plan(&removal::Inputs {
+        let mut steps = removal::plan(&removal::Inputs {
             places: &places,
             journal: journal.as_ref(),
             present: &present,
@@ -268,21 +277,24 @@ impl Removal<'_> {
             pods_of: pods_of.as_deref(),
             is_forced: self.is_forced,
         })?;
+        if has_no_service(self.host) && steps.contains(&removal::Step::RemoveService) {
+            steps.retain(|step| *step != removal::Step::RemoveService);
+            println!("keep the service kubelet, which the join has made: mullion uninstall kubelet removes it");
+        }
         for step in &steps {
             println!("{}", step.text(&places));
         }
-        if is_machine {
-            println!("{}", network::TEXT);
-            if !self.pods.keep_pods {
-                println!("{}", network::CNI_TEXT);
-            }
+        // Pods that stay need their policies, and their way out.
+        let has_network = is_machine && !self.pods.keep_pods;
+        if has_network {
+            println!("{}\n{}", network::TEXT, network::CNI_TEXT);
         }
         if self.is_dry_run {
             return Ok(());
         }
         let site = apply::Site { places: &places, service, progress: &|_| {} };
         removal::apply(&steps, journal.as_ref(), &site, client).await?;
-        if is_machine { network::clean(!self.pods.keep_pods) } else { Ok(()) }
+        if has_network { network::clean(&places) } else { Ok(()) }
     }
 }
 

@@ -1,10 +1,11 @@
-//! Network objects of a node that leaves: those with our mark, and no others.
+//! What pods of a node that leaves have left of network and mounts: what has our mark, or is below the agent's directory, and nothing else.
 
 use anyhow::Result;
+use join::places::Places;
 
 /// What is removed, in words.
 #[cfg(target_os = "linux")]
-pub const TEXT: &str = "remove mullion's nftables tables and routes";
+pub const TEXT: &str = "remove mullion's nftables tables and routes, and unmount what is mounted below the directory of pods";
 #[cfg(not(target_os = "linux"))]
 pub const TEXT: &str = "keep the networks of HNS: `mullion kube-proxy --cleanup` removes those of the service proxy";
 
@@ -26,17 +27,26 @@ fn remove_cni_conf() -> Result<(), String> {
     }
 }
 
-/// Removes tables of nftables and routes, and what CNI reads where that is asked for; what fails does not keep the rest.
+/// Unmounts volumes of pods: nobody would later, and secrets are among them.
 #[cfg(target_os = "linux")]
-pub fn clean(cni: bool) -> Result<()> {
+fn unmount(places: &Places) -> std::io::Result<()> {
+    let pods = match places.kubelet_dir().join("pods").canonicalize() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    linux_sys::mount::mounts_below(&pods)?.iter().rev().try_for_each(|mount| linux_sys::mount::umount(mount))
+}
+
+/// Removes tables of nftables and routes, and what CNI reads; what fails does not keep the rest.
+#[cfg(target_os = "linux")]
+pub fn clean(places: &Places) -> Result<()> {
     use host::{LinuxRoutes, Routes as _};
     use thiserror_ext::AsReport as _;
 
     let mut problems = Vec::new();
     let mut note = |result: Result<(), String>| problems.extend(result.err());
-    if cni {
-        note(remove_cni_conf());
-    }
+    note(remove_cni_conf());
+    note(unmount(places).map_err(|error| format!("volumes of pods stay mounted: {error}")));
     note(service_proxy::nftables::cleanup().map(drop).map_err(|error| error.to_report_string()));
     note(network_policy::nftables::cleanup().map(drop).map_err(|error| error.to_report_string()));
     note(fabric::apply::forwarding::cleanup().map_err(|error| error.to_report_string()));
@@ -53,7 +63,6 @@ pub fn clean(cni: bool) -> Result<()> {
 
 /// HNS networks carry the identity of their cluster, which a machine that has left does not know.
 #[cfg(not(target_os = "linux"))]
-pub fn clean(cni: bool) -> Result<()> {
-    let removed = if cni { remove_cni_conf() } else { Ok(()) };
-    removed.map_err(|reason| anyhow::anyhow!("the files are removed, but not all of the network: {reason}"))
+pub fn clean(_places: &Places) -> Result<()> {
+    remove_cni_conf().map_err(|reason| anyhow::anyhow!("the files are removed, but not all of the network: {reason}"))
 }
