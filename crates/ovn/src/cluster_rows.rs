@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::pods::{ANNOTATION, NETWORKS};
+use network_policy::rows as policy_rows;
+use ovsdb::names::{ANNOTATION, MIRROR, NETWORKS, port_version};
 
 /// A transport protocol that OVN's load balancers have here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,10 +54,14 @@ pub struct PodRow {
     pub node: String,
     /// Its UID.
     pub uid: String,
+    /// The UID that its runtime is told, which is another one of a pod from a file.
+    pub version: String,
     /// Its annotation [`ANNOTATION`].
     pub annotation: Option<String>,
     /// Its annotation [`NETWORKS`].
     pub networks: Option<String>,
+    /// What policies ask of it.
+    pub rules: policy_rows::PodRow,
 }
 
 impl PodRow {
@@ -71,7 +76,9 @@ impl PodRow {
         let annotation = |name: &str| pod.metadata.annotations.as_ref()?.get(name).cloned();
         let node = spec.node_name.clone().filter(|node| !node.is_empty())?;
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        Some(Self { node, uid, annotation: annotation(ANNOTATION), networks: annotation(NETWORKS) })
+        let version = port_version(&uid, annotation(MIRROR).as_deref()).to_owned();
+        let rules = policy_rows::PodRow::of(pod)?;
+        Some(Self { node, uid, version, annotation: annotation(ANNOTATION), networks: annotation(NETWORKS), rules })
     }
 }
 

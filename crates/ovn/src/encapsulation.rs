@@ -103,7 +103,7 @@ pub fn route(remote: &Remote) -> Option<IpAddr> {
 /// There is no such interface, or its MTU is too small.
 pub fn check(address: IpAddr, interface: Option<(String, u32)>) -> Result<(), EncapsulationError> {
     let (interface, mtu) = interface.ok_or(EncapsulationError::Elsewhere(address))?;
-    let needed = u32::try_from(MTU).unwrap_or(u32::MAX).saturating_add(overhead(address));
+    let needed = u32::from(MTU) + overhead(address);
     if mtu < needed { Err(EncapsulationError::Mtu { interface, address, mtu, needed }) } else { Ok(()) }
 }
 

@@ -46,7 +46,7 @@ impl Databases {
     /// The southbound database of this machine.
     pub const DEFAULT_SOUTHBOUND: &str = "unix:/run/ovn/ovnsb_db.sock";
     /// The switch's database of this machine.
-    pub const DEFAULT_LOCAL: &str = "unix:/run/openvswitch/db.sock";
+    pub const DEFAULT_LOCAL: &str = ovsdb::names::LOCAL_SOCKET;
 }
 
 /// Why a host was not set up.
@@ -238,9 +238,10 @@ impl<'a> Session<'a> {
             Err(_) if self.databases.dry_run => "00:00:00:00:00:00".to_owned(),
             mac => mac?,
         };
+        let chassis = self.setting("system-id");
         let wants = |replica: &Replica| {
             node.check_overlap(replica)?;
-            Ok(topology::node(replica, &node.name, node.subnet, &mac))
+            Ok(topology::node(replica, &node.name, node.subnet, &mac, chassis.as_deref()))
         };
         self.write_northbound(&scope, wants, topology::node_guards).await?;
         if self.databases.dry_run {

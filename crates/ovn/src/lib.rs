@@ -16,6 +16,7 @@ pub mod helper;
 pub mod init;
 pub mod pods;
 pub mod policies;
+mod policy_feed;
 pub mod rows;
 pub mod schema;
 pub mod services;

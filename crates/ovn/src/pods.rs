@@ -1,7 +1,7 @@
 //! Pods → logical ports, and the annotation from which a CNI plug-in takes a pod's addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,37 +13,57 @@ use tokio::time::Instant;
 
 use crate::cluster_rows::PodRow;
 use crate::rows::{Ref, Want, owner};
-use crate::topology::{node_scope, nth};
+use crate::topology::{CHASSIS, node_scope, nth};
 
-/// The annotation of 2017 and 2018.
-pub const ANNOTATION: &str = "ovn";
-/// Today's annotation.
-pub const NETWORKS: &str = "k8s.ovn.org/pod-networks";
+pub use ovsdb::names::{ANNOTATION, NETWORKS};
 
 /// The name of a pod's logical port, which is the `iface-id` of its interface too.
 #[must_use]
 pub fn port_name(key: &Key) -> String {
-    format!("{}_{}", key.ns, key.name)
+    ovsdb::names::port_name(&key.ns, &key.name)
 }
 
-/// The pods' logical ports, each on the switch of its node. A port that has addresses lets its pod use no others. Whoever may create pods
-/// chooses their node's name: it must not lead to a switch of others.
+/// The pods' logical ports, each on the switch of its node. A port that has addresses lets its pod use no others; one that has none yet is closed,
+/// because a pod whose author wrote its annotation is connected before OVN gives it any. Whoever may create pods chooses their node's name: it
+/// must not lead to a switch of others.
 #[must_use]
 pub fn ports(replica: &Replica, pods: &[(Key, Arc<PodRow>)]) -> Vec<Want> {
     let foreign = foreign_switches(replica);
     let given: HashMap<&str, &str> =
         replica.table("Logical_Switch_Port").rows().map(|(_, row)| (row.text("name"), row.text("dynamic_addresses"))).collect();
+    let switches = replica.table("Logical_Switch").rows().map(|(_, row)| row);
+    let chassis: HashMap<&str, &str> = switches.filter_map(|row| Some((row.text("name"), row.entry("external_ids", CHASSIS)?))).collect();
     let of_nodes = pods.iter().filter(|(_, row)| !foreign.contains(&*row.node));
-    of_nodes.map(|(key, row)| port(key, row, given.get(&*port_name(key)).copied().unwrap_or_default())).collect()
+    let want = |(key, row): &(Key, Arc<PodRow>)| {
+        let given = given.get(&*port_name(key)).copied().unwrap_or_default();
+        port(key, row, given, chassis.get(&*row.node).copied())
+    };
+    of_nodes.map(want).collect()
 }
 
-fn port(key: &Key, row: &PodRow, given: &str) -> Want {
-    let want = Want::named("Logical_Switch_Port", port_name(key))
+fn port(key: &Key, row: &PodRow, given: &str, chassis: Option<&str>) -> Want {
+    let mut want = Want::named("Logical_Switch_Port", port_name(key))
         .held_by(Ref::named("Logical_Switch", row.node.as_str()), "ports")
         .at_first("addresses", "dynamic")
         .entry("external_ids", "namespace", key.ns.as_str())
-        .entry("external_ids", "pod", "true");
+        .entry("external_ids", "pod", "true")
+        .with("enabled", !given.is_empty());
+    // An interface of an earlier pod of that name, or on another host, does not get the port.
+    if !row.version.is_empty() {
+        want = want.entry("options", "iface-id-ver", row.version.as_str());
+    }
+    if let Some(chassis) = chassis {
+        want = want.entry("options", "requested-chassis", chassis);
+    }
     if given.is_empty() { want } else { want.with("port_security", given) }
+}
+
+/// The addresses that OVN gave to ports of an owner, by the ports' names.
+#[must_use]
+pub fn addresses<'a>(replica: &'a Replica, scope: &str) -> HashMap<&'a str, Vec<IpAddr>> {
+    let ports = replica.table("Logical_Switch_Port").rows().map(|(_, row)| row).filter(|row| owner(row) == Some(scope));
+    let given = |row: &'a Row| row.text("dynamic_addresses").split_whitespace().skip(1).filter_map(|text| text.parse().ok()).collect::<Vec<_>>();
+    ports.map(|row| (row.text("name"), given(row))).filter(|(_, given)| !given.is_empty()).collect()
 }
 
 /// What a pod's interface gets.
@@ -117,7 +137,8 @@ pub fn missing_annotations<'a>(replica: &Replica, scope: &str, pods: impl IntoIt
         // The port of a pod of that name on another node may still be there.
         on.get(&*row.node).filter(|ports| ports.contains(uuid))?;
         // A pod is connected by its annotation: no sooner than its port watches over its addresses.
-        (port.text("port_security") == port.text("dynamic_addresses")).then_some(())?;
+        let is_open = port.get("enabled").and_then(ovsdb::Datum::as_bool) != Some(false);
+        (is_open && port.text("port_security") == port.text("dynamic_addresses")).then_some(())?;
         let annotations = PodNetwork::of(port, switch)?.annotations();
         let has = row.annotation.as_ref() == Some(&annotations[0].1) && row.networks.as_ref() == Some(&annotations[1].1);
         (!has).then(|| Unannotated { key: key.clone(), uid: row.uid.clone(), annotations })
@@ -224,7 +245,7 @@ mod tests {
         };
         let world = |port_owner: &str, switch_owner: &str, ports: serde_json::Value| secured(port_owner, switch_owner, ports, given);
         let on = || json!(["set", [["uuid", port]]]);
-        let (key, row) = (Key::new("default", "web"), PodRow { node: "node1".into(), uid: "u1".into(), ..PodRow::default() });
+        let (key, row) = (Key::new("default", "web"), PodRow { node: "node1".into(), uid: "u1".into(), version: "u1".into(), ..PodRow::default() });
         let found = |replica: &Replica| missing_annotations(replica, "watcher", [(&key, &row)]);
         let good = found(&world("watcher", "node/node1", on()));
         assert_eq!((good.len(), good[0].uid.as_str()), (1, "u1"));
@@ -242,6 +263,13 @@ mod tests {
         let secures = |replica: &Replica| ports(replica, &pods)[0].columns.get("port_security").cloned();
         assert_eq!(secures(&secured("watcher", "node/node1", on(), "")), Some(given.into()));
         assert_eq!(secures(&Replica::default()), None);
+        // It is closed until it watches over its addresses, and only the pod's own interface on its own host gets it.
+        let opens = |replica: &Replica| ports(replica, &pods)[0].columns["enabled"].as_bool();
+        assert_eq!((opens(&Replica::default()), opens(&secured("watcher", "node/node1", on(), ""))), (Some(false), Some(true)));
+        let owned = json!(["map", [["mullion.io/owner", "node/node1"], ["mullion.io/chassis", "chassis1"]]]);
+        let on_chassis = crate::rows::tests::replica(&json!({"Logical_Switch": {switch: {"name": "node1", "external_ids": owned}}}));
+        let options = ports(&on_chassis, &pods)[0].entries["options"].clone();
+        assert_eq!(options, [("iface-id-ver".to_owned(), "u1".to_owned()), ("requested-chassis".to_owned(), "chassis1".to_owned())].into());
         assert!(ports(&world("watcher", "others", on()), &pods).is_empty());
     }
 }

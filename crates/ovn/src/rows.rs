@@ -17,8 +17,7 @@ mod parts;
 
 pub use parts::Part;
 
-/// The key of the owner's mark in `external_ids`.
-pub const OWNER: &str = "mullion.io/owner";
+pub use ovsdb::names::OWNER;
 /// The key by which rows without a name are found.
 pub const KEY: &str = "mullion.io/key";
 
@@ -129,12 +128,14 @@ pub struct Want {
     pub members: BTreeMap<&'static str, Vec<Ref>>,
     /// Columns of rows in which others do not stay.
     pub exact: BTreeSet<&'static str>,
+    /// Columns among [`Self::columns`] that change element by element.
+    pub elements: BTreeSet<&'static str>,
 }
 
 impl Want {
     fn new(at: Ref) -> Self {
         let (initial, columns, entries, members) = (Columns::new(), Columns::new(), BTreeMap::new(), BTreeMap::new());
-        Self { at, ownership: Ownership::Own, held: None, initial, columns, entries, members, exact: BTreeSet::new() }
+        Self { at, ownership: Ownership::Own, held: None, initial, columns, entries, members, exact: BTreeSet::new(), elements: BTreeSet::new() }
     }
 
     /// A row with a name.
@@ -179,6 +180,13 @@ impl Want {
     pub fn with(mut self, column: &'static str, value: impl Into<Datum>) -> Self {
         self.columns.insert(column, value.into());
         self
+    }
+
+    /// With a set that is kept, and of which only what differs is written.
+    #[must_use]
+    pub fn with_elements(mut self, column: &'static str, value: Datum) -> Self {
+        self.elements.insert(column);
+        self.with(column, value)
     }
 
     /// With a pair that is kept.
@@ -271,6 +279,19 @@ pub enum Step {
         /// Pairs that come.
         new: BTreeMap<String, String>,
     },
+    /// Changes elements of a column that is a set.
+    Elements {
+        /// Which row.
+        at: Ref,
+        /// Its UUID.
+        uuid: Uuid,
+        /// The column.
+        column: &'static str,
+        /// Elements that go.
+        gone: BTreeSet<Atom>,
+        /// Elements that come.
+        new: BTreeSet<Atom>,
+    },
     /// Adds rows to a column, and takes others out of it.
     Join {
         /// Which row.
@@ -313,6 +334,10 @@ impl fmt::Display for Step {
             }
             Self::Change { at, column, from, to, .. } => write!(f, "~ {at} {column}: {from} -> {to}"),
             Self::Entries { at, column, gone, new, .. } => write!(f, "~ {at} {column}:{}{}", pairs('-', gone), pairs('+', new)),
+            Self::Elements { at, column, gone, new, .. } => {
+                let elements = |sign: char, atoms: &BTreeSet<Atom>| atoms.iter().map(|atom| format!(" {sign}{atom}")).collect::<String>();
+                write!(f, "~ {at} {column}:{}{}", elements('-', gone), elements('+', new))
+            }
             Self::Join { at, column, rows, gone, .. } => {
                 let gone = gone.iter().map(|uuid| format!(" -{uuid}"));
                 write!(f, "~ {at} {column}:{}", gone.chain(rows.iter().map(|(row, _)| format!(" +{}", row.id))).collect::<String>())
@@ -567,6 +592,10 @@ impl<'a> Planner<'a> {
                     new.retain(|key, value| present.get(key) != Some(value));
                     Step::Entries { at: at(), uuid, column, gone, new }
                 }
+                (Datum::Set(present), Datum::Set(wanted)) if want.elements.contains(column) => {
+                    let less = |these: &BTreeSet<Atom>, those: &BTreeSet<Atom>| these.difference(those).cloned().collect();
+                    Step::Elements { at: at(), uuid, column, gone: less(present, wanted), new: less(wanted, present) }
+                }
                 _ => Step::Change { at: at(), uuid, column, from: present.clone(), to: wanted.clone() },
             });
         }
@@ -699,6 +728,12 @@ impl Step {
                 };
                 let mutations = [mutation(Mutator::Delete, gone), mutation(Mutator::Insert, new)].into_iter().flatten().collect();
                 changes.push(mutate(at.table, *uuid, mutations));
+            }
+            Self::Elements { at, uuid, column, gone, new } => {
+                guards.push(is_there(at.table, *uuid));
+                let mutations = [(Mutator::Delete, gone), (Mutator::Insert, new)]
+                    .map(|(mutator, atoms)| Mutation::new(column, mutator, Datum::Set(atoms.clone())));
+                changes.push(mutate(at.table, *uuid, mutations.into_iter().filter(|mutation| !mutation.value.is_empty()).collect()));
             }
             Self::Join { at, uuid, column, rows, gone } => {
                 guards.push(is_there(at.table, *uuid));

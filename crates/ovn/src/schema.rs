@@ -39,6 +39,7 @@ pub const NORTHBOUND_USES: &[TableUse] = &[
             text("addresses"),
             ColumnUse::optional("dynamic_addresses", AtomType::String),
             text("port_security"),
+            ColumnUse::optional("enabled", AtomType::Boolean),
             IDS,
         ],
     ),

@@ -16,8 +16,10 @@ use crate::rows::{KEY, Ownership, Ref, Want};
 pub const JOIN: &str = "join";
 /// The bridge to which pods are connected.
 pub const INTEGRATION: &str = "br-int";
-/// The MTU of pods: what geneve leaves of 1500, rounded down.
-pub const MTU: i64 = 1400;
+/// The MTU of pods.
+pub const MTU: u16 = ovsdb::names::POD_MTU;
+/// The key by which a node's switch says on which chassis the node's pods are.
+pub const CHASSIS: &str = "mullion.io/chassis";
 /// The cluster's router on [`JOIN`].
 const JOIN_ROUTER: Ipv4Addr = Ipv4Addr::new(100, 64, 1, 1);
 const JOIN_PREFIX: u8 = 24;
@@ -124,9 +126,10 @@ pub fn node_scope(node: &str) -> String {
     format!("node/{node}")
 }
 
-/// A node's switch, its router's port, and the port of the node itself, whose MAC address the local switch gave it.
+/// A node's switch, its router's port, and the port of the node itself, whose MAC address the local switch gave it. `chassis`: the `system-id` of
+/// that switch, where it has one.
 #[must_use]
-pub fn node(replica: &Replica, node: &str, subnet: Ipv4Net, mac: &str) -> Vec<Want> {
+pub fn node(replica: &Replica, node: &str, subnet: Ipv4Net, mac: &str, chassis: Option<&str>) -> Vec<Want> {
     let gateway = with_length(nth(subnet, 1), subnet.prefix_len());
     let [port, beside] = link(replica, cluster_router(), &format!("rtos-{node}"), gateway.clone(), node, &format!("stor-{node}"));
     let switch = Want::named("Logical_Switch", node)
@@ -134,6 +137,7 @@ pub fn node(replica: &Replica, node: &str, subnet: Ipv4Net, mac: &str) -> Vec<Wa
         .entry("external_ids", "gateway_ip", gateway)
         .member("load_balancer", cluster_balancer(Protocol::Tcp))
         .member("load_balancer", cluster_balancer(Protocol::Udp));
+    let switch = chassis.into_iter().fold(switch, |switch, chassis| switch.entry("external_ids", CHASSIS, chassis));
     let management = Want::named("Logical_Switch_Port", format!("k8s-{node}"))
         .held_by(Ref::named("Logical_Switch", node), "ports")
         .with("addresses", format!("{mac} {}", nth(subnet, 2)));
@@ -316,7 +320,7 @@ fn integration(datapath: &str) -> Vec<Want> {
 #[must_use]
 pub fn local_node(node: &str, datapath: &str) -> Vec<Want> {
     let mut wants = integration(datapath);
-    let management = Want::named("Interface", management_interface(node)).with("type", "internal").at_first("mtu_request", MTU).entry(
+    let management = Want::named("Interface", management_interface(node)).with("type", "internal").at_first("mtu_request", i64::from(MTU)).entry(
         "external_ids",
         "iface-id",
         format!("k8s-{node}"),

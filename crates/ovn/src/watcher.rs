@@ -1,4 +1,4 @@
-//! The watcher: pods and Services of the cluster → logical ports, annotations and load balancers.
+//! The watcher: pods, Services and policies of the cluster → logical ports, annotations, load balancers, and groups with ACLs.
 //!
 //! Level-triggered: whatever changes, in the cluster or in the database, the whole plan is made again; at rest it is empty and nothing is
 //! written. Several watchers may run: the database's lock lets one of them write.
@@ -10,13 +10,10 @@ use std::time::Duration;
 use backoff::Backoff;
 use cluster::{ApiServer, Informer, Key, Selection};
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use network_policy::rows::{self as policy_rows, Labels};
-use network_policy::{Policy, PolicyId, World};
 use ovsdb::session::Wants;
 use ovsdb::{Client, Error, Lock, Replica, State};
 use serde_json::{Map, Value, json};
@@ -25,9 +22,10 @@ use tokio::time::Instant;
 
 use crate::cluster_rows::{PodRow, ServiceRow, SliceRow};
 use crate::pods::Unannotated;
-use crate::rows::{OWNER, Plan, Problem, Ref, Want, plan};
+use crate::policy_feed::Policies;
+use crate::rows::{Plan, Problem, Ref, Want, plan};
 use crate::schema::{NORTHBOUND, NORTHBOUND_USES};
-use crate::{apply, pods, policies, services};
+use crate::{apply, pods, services};
 
 /// The lock of the northbound database that a writing watcher holds, and the owner of its rows.
 pub const LOCK: &str = "mullion_ovn_watcher";
@@ -97,65 +95,6 @@ pub fn desired(replica: &Replica, pods: &[(Key, Arc<PodRow>)], services: &[(Key,
     wants
 }
 
-/// What policies are about.
-struct Policies {
-    pods: Informer<policy_rows::PodRow>,
-    namespaces: Informer<Labels>,
-    policies: Informer<Policy>,
-}
-
-impl Policies {
-    fn watch(client: &cluster::Client, api: &ApiServer) -> Self {
-        let all = || Selection::all().of(api);
-        Self {
-            pods: Informer::start(Api::<Pod>::all(client.clone()), all(), policy_rows::PodRow::of),
-            namespaces: Informer::start(Api::<Namespace>::all(client.clone()), all(), policy_rows::namespace_row),
-            policies: Informer::start(Api::<NetworkPolicy>::all(client.clone()), all(), |policy| Some(Policy::namespaced(policy))),
-        }
-    }
-
-    async fn synced(&self) {
-        self.pods.synced().await;
-        self.namespaces.synced().await;
-        self.policies.synced().await;
-    }
-
-    fn trouble(&self) -> [Option<String>; 3] {
-        [self.pods.trouble(), self.namespaces.trouble(), self.policies.trouble()]
-    }
-
-    fn changed(&self) -> [tokio::sync::watch::Receiver<u64>; 3] {
-        [self.pods.changed(), self.namespaces.changed(), self.policies.changed()]
-    }
-
-    /// What follows from the policies for pods that have a port of ours, or get one.
-    fn wants(&self, replica: &Replica, pods: &[(Key, Arc<PodRow>)]) -> Vec<Want> {
-        let policies = self.policies.snapshot();
-        if policies.is_empty() {
-            return Vec::new();
-        }
-        let mut world = World::new(None);
-        for (key, row) in self.namespaces.snapshot() {
-            world.set_namespace(&key.name, Some((*row).clone()));
-        }
-        for (key, row) in self.pods.snapshot() {
-            world.set_pod(&key, Some((*row).clone()));
-        }
-        for (key, policy) in policies {
-            world.set_policy(&PolicyId::Namespaced(key), Some((*policy).clone()));
-        }
-        let others = pods::foreign_switches(replica);
-        let switches = replica.table("Logical_Switch").rows().map(|(_, row)| row.text("name"));
-        let switches: HashSet<&str> = switches.filter(|name| !others.contains(name)).collect();
-        let is_foreign = |row: &ovsdb::Row| row.entry("external_ids", OWNER) != Some(SCOPE);
-        let ports = replica.table("Logical_Switch_Port").rows();
-        let foreign: HashSet<&str> = ports.filter(|(_, row)| is_foreign(row)).map(|(_, row)| row.text("name")).collect();
-        let with_port = pods.iter().filter(|(key, row)| switches.contains(&*row.node) && !foreign.contains(&*pods::port_name(key)));
-        let with_port: HashSet<&Key> = with_port.map(|(key, _)| key).collect();
-        policies::wants(replica, &world, |key| with_port.contains(key))
-    }
-}
-
 impl Watcher {
     async fn forever(mut self, full_pass: Duration) {
         self.pods.synced().await;
@@ -176,14 +115,14 @@ impl Watcher {
             } else {
                 backoff.next_delay()
             };
-            let [labelled, namespaces, objects] = &mut policies;
+            let [namespaces, nodes, objects] = &mut policies;
             tokio::select! {
                 // None of these ends while the watcher has its informers.
                 _ = pods.changed() => {}
                 _ = services.changed() => {}
                 _ = slices.changed() => {}
-                _ = labelled.changed() => {}
                 _ = namespaces.changed() => {}
+                _ = nodes.changed() => {}
                 _ = objects.changed() => {}
                 () = self.northbound.changed() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -207,13 +146,14 @@ impl Watcher {
         }
         let pods = self.pods.snapshot();
         let mut wants = desired(&state.replica, &pods, &self.services.snapshot(), &self.slices.snapshot());
-        wants.extend(self.policies.wants(&state.replica, &pods));
+        let (of_policies, unusable) = self.policies.wants(&state.replica, SCOPE, &pods);
+        wants.extend(of_policies);
         let plan = plan(&state.replica, SCOPE, &wants);
         // Ports that were not written may still be those of pods before.
         let Some(problems) = self.write(&plan).await else { return false };
         let refused: HashSet<Ref> = problems.iter().map(|problem| problem.at().clone()).collect();
         let late = self.unaddressed.look(&state.replica, SCOPE, &pods, Instant::now());
-        let all: Vec<String> = plan.problems.iter().chain(&problems).map(ToString::to_string).chain(late).collect();
+        let all: Vec<String> = plan.problems.iter().chain(&problems).map(ToString::to_string).chain(late).chain(unusable).collect();
         self.report(&all.join("; "));
         let written: Vec<_> =
             pods.into_iter().filter(|(key, _)| !refused.contains(&Ref::named("Logical_Switch_Port", pods::port_name(key)))).collect();

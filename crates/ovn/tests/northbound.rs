@@ -35,7 +35,8 @@ fn gateway() -> Gateway {
 async fn build(client: &Client) {
     lab::apply(client, "master/cp", |replica| topology::master(replica, "cp")).await;
     for (node, subnet, mac) in [("lin01", "192.168.1.0/24", "0a:00:00:00:00:01"), ("win01", "192.168.2.0/24", "0a:00:00:00:00:02")] {
-        lab::apply(client, &topology::node_scope(node), |replica| topology::node(replica, node, net(subnet), mac)).await;
+        lab::apply(client, &topology::node_scope(node), |replica| topology::node(replica, node, net(subnet), mac, Some(&format!("chassis-{node}"))))
+            .await;
     }
     lab::apply(client, "gateway/gw", |replica| topology::gateway(replica, &gateway()).unwrap()).await;
 }
@@ -299,5 +300,53 @@ async fn policies_become_groups_sets_and_acls_and_go_with_them() {
     }
     let is_gone = |replica: &Replica| ["Port_Group", "Address_Set", "ACL"].iter().all(|table| replica.table(table).is_empty());
     client.when(LIMIT, |state| is_gone(&state.replica)).await.unwrap();
+    watcher.abort();
+}
+
+#[tokio::test]
+async fn a_policy_holds_before_the_pod_is_annotated() {
+    let central = Central::new();
+    let client = client(&central).await;
+    build(&client).await;
+    let api = Api::default();
+    api.namespace("default", json!({}));
+    api.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}));
+    let watcher = watching(&central, &api);
+    api.pod("web", "lin01");
+    // Its node reports no address.
+    let network = annotated(&api, "web").await;
+    let address = network["ip_address"].as_str().unwrap().split('/').next().unwrap();
+    let column = |table: &str, column: &str| central.nbctl(&["--bare", &format!("--columns={column}"), "list", table]);
+    let port = central.nbctl(&["get", "Logical_Switch_Port", "default_web", "_uuid"]);
+    assert_eq!((column("Port_Group", "ports").trim(), column("Address_Set", "addresses").trim()), (port.trim(), address));
+    assert_eq!(column("ACL", "action").split_whitespace().filter(|action| *action == "drop").count(), 1);
+    watcher.abort();
+}
+
+#[tokio::test]
+async fn a_port_is_closed_until_ovn_gives_it_addresses_whatever_the_pod_says() {
+    let mut central = Central::new();
+    let client = client(&central).await;
+    build(&client).await;
+    central.programs.end("northd");
+    let api = Api::default();
+    let claim = json!({"ip_address": "192.168.1.77/24", "mac_address": "0a:00:00:00:00:77", "gateway_ip": "192.168.1.1"});
+    api.pod_with("eager", "lin01", json!({"ovn": claim.to_string()}));
+    let watcher = watching(&central, &api);
+    let port = |replica: &Replica| {
+        let (_, row) = Ref::named("Logical_Switch_Port", "default_eager").find(replica)?;
+        Some((row.get("enabled")?.as_bool(), row.text("port_security").to_owned()))
+    };
+    let made = client.when(LIMIT, |state| port(&state.replica).is_some()).await.unwrap().replica;
+    assert_eq!(port(&made), Some((Some(false), String::new())));
+    // It stays so as long as OVN gives it nothing.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(port(&client.state().replica), Some((Some(false), String::new())));
+    central.start_northd();
+    let open = client.when(LIMIT, |state| port(&state.replica).is_some_and(|(enabled, _)| enabled == Some(true))).await.unwrap().replica;
+    let (_, row) = Ref::named("Logical_Switch_Port", "default_eager").find(&open).unwrap();
+    assert_eq!((row.text("port_security"), row.text("port_security").contains("192.168.1.")), (row.text("dynamic_addresses"), true));
+    let options = [row.entry("options", "iface-id-ver"), row.entry("options", "requested-chassis")];
+    assert_eq!(options, [Some("uid-of-eager"), Some("chassis-lin01")]);
     watcher.abort();
 }

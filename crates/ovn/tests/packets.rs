@@ -6,10 +6,11 @@
 mod api;
 mod lab;
 
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use api::Api;
-use lab::{PATIENCE, address, init, net, node, ping, ping_as, pod, watch};
+use lab::{PATIENCE, address, init, net, node, ping, ping_as, pod, unreported_pod, watch};
 use linux_sys::netlink::Rtnl;
 use linux_sys::ns::{NetNs, in_lab};
 use ovn::helper;
@@ -46,6 +47,9 @@ fn pods_of_two_hosts_reach_each_other_and_a_service() {
         let (one, two) = (pod(&hosts[0], &api, "one"), pod(&hosts[1], &api, "two"));
         let (first, second) = (address(&api, "one"), address(&api, "two"));
         assert!(first.starts_with("192.168.1.") && second.starts_with("192.168.2."), "{first} {second}");
+        // Only the pod's own interface, on its own host, gets its port.
+        let options = central.nbctl(&["get", "Logical_Switch_Port", "default_two", "options"]);
+        assert!(options.contains("iface-id-ver=uid-of-two") && options.contains("requested-chassis=lin01"), "{options}");
         // The largest packet of the pods' MTU, both ways; and from the other node itself.
         until("a ping between the pods", || ping(&one, &second, 1372));
         until("a ping back", || ping(&two, &first, 1372));
@@ -113,6 +117,49 @@ fn tunnels_are_checked(host: &Chassis, worker: &Node) {
     set("ovn-remote", remote.trim());
     set("ovn-encap-type", "geneve");
     set("ovn-encap-ip", "10.240.0.12");
+}
+
+#[test]
+fn a_pod_that_annotates_itself_sends_nothing_before_ovn_gives_it_an_address() {
+    in_lab("a_pod_that_annotates_itself_sends_nothing_before_ovn_gives_it_an_address", || {
+        let (central, lan) = (Central::new(), Lan::new());
+        let host = Chassis::new(&central, &lan, "cp", "10.240.0.11");
+        let master = node("cp", "192.168.1.0/24");
+        init(&host, async |databases| commands::master(databases, &master).await).unwrap();
+        let api = Api::default();
+        api.pod("web", "cp");
+        watch(&central, &api);
+        let web = pod(&host, &api, "web");
+        let to = format!("{}:9999", address(&api, "web"));
+        let server = web.run(|| UdpSocket::bind(&to)).unwrap().unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let arrives = |from: &NetNs| {
+            from.run(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", &to)).unwrap().unwrap();
+            server.recv_from(&mut [0; 8]).map(|(_, peer)| peer.ip().to_string()).map_err(|error| error.to_string())
+        };
+        // The subnet is used up: the node has .2, and this pod .3.
+        assert!(to.starts_with("192.168.1.3:"), "{to}");
+        central.nbctl(&["set", "Logical_Switch", "cp", "other_config:exclude_ips=192.168.1.4..192.168.1.254"]);
+        let claim = r#"{"ip_address": "192.168.1.77/24", "mac_address": "0a:00:00:00:00:77", "gateway_ip": "192.168.1.1"}"#;
+        api.pod_with("thief", "cp", serde_json::json!({"ovn": claim}));
+        let thief = unreported_pod(&host, &api, "thief");
+        for _ in 0..5 {
+            assert!(arrives(&thief).is_err());
+        }
+        // OVN gives it an address, and it may use that one.
+        central.nbctl(&["remove", "Logical_Switch", "cp", "other_config", "exclude_ips"]);
+        until("an annotation of the watcher's", || api.annotation("thief", "ovn").is_some_and(|text| text != claim));
+        assert!(arrives(&thief).is_err(), "with the address that it chose");
+        let given: serde_json::Value = serde_json::from_str(&api.annotation("thief", "ovn").unwrap()).unwrap();
+        let inside = Rtnl::open_in(&thief).unwrap();
+        let eth0 = inside.link("eth0").unwrap().unwrap().index;
+        let mac: Vec<u8> = given["mac_address"].as_str().unwrap().split(':').map(|part| u8::from_str_radix(part, 16).unwrap()).collect();
+        inside.set_mac(eth0, mac.try_into().unwrap()).unwrap();
+        inside.del_addr(eth0, "192.168.1.77/24".parse().unwrap()).unwrap();
+        set_up(&inside, "eth0", &[given["ip_address"].as_str().unwrap()]);
+        let expected = address(&api, "thief");
+        until("a packet with OVN's address", || test_lab::same(arrives(&thief), &Ok(expected.clone())));
+    });
 }
 
 /// The outside: a host behind the gateway's second network card, which knows no pod.

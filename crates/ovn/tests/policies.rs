@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::time::Duration;
 
 use api::Api;
-use lab::{address, init, node, ping, pod, watch};
+use lab::{address, init, node, ping, unreported_pod, watch};
 use linux_sys::ns::{NetNs, in_lab};
 use ovn::init as commands;
 use serde_json::{Value, json};
@@ -52,7 +52,9 @@ impl World {
         api.pod("web", "cp");
         api.pod("other/job", "cp");
         watch(&central, &api);
-        let (db, web, job) = (pod(&hosts[1], &api, "db"), pod(&hosts[0], &api, "web"), pod(&hosts[0], &api, "other/job"));
+        // No node reports an address: policies hold before one does.
+        let pod = |host: usize, name: &str| unreported_pod(&hosts[host], &api, name);
+        let (db, web, job) = (pod(1, "db"), pod(0, "web"), pod(0, "other/job"));
         let world = Self { api, hosts, db, web, job, _central: central, _lan: lan };
         let server = world.ip("db");
         for port in [8080, 9090] {
@@ -126,6 +128,7 @@ fn policies_let_in_whom_their_rules_name() {
         let world = World::new();
         let server = format!("{}:8080", world.ip("db"));
         world.is("without a policy", ALL);
+        until("another node, without a policy", || reaches(&world.hosts[0].ns, &server));
         world.policy("deny", json!({"podSelector": {}, "policyTypes": ["Ingress"]}), NONE);
         until("the pod's own node, which always comes in", || reaches(&world.hosts[1].ns, &server));
         assert!(!reaches(&world.hosts[0].ns, &server), "another node does not");

@@ -1,13 +1,14 @@
 //! Client of the Open vSwitch Database protocol (RFC 7047): a replica of tables that survives lost connections, and transactions.
 //!
 //! Flow: bytes → [`wire`] (messages) → [`session`] (one connection's protocol, without I/O) → [`Replica`] and answers; [`Client`] does the
-//! I/O and connects again. Knows nothing of OVN and Kubernetes.
+//! I/O and connects again. Knows nothing of OVN and Kubernetes, but for [`names`] on which its users agree.
 //! Guarantees: a reader sees whole states of the database only, before and after a lost connection; no transaction is sent twice; columns
 //! that the server's schema lacks are neither asked for nor written; a message has at most 64 MiB.
 //! Does not do: servers of a cluster are tried one after another, not in parallel; tables are replicated whole, without conditions and
 //! without a bound on their size, so the server is trusted with the process's memory.
 
 mod client;
+pub mod names;
 mod operation;
 mod replica;
 mod schema;

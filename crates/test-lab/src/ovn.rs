@@ -158,6 +158,8 @@ pub struct Place<'a> {
     pub mac: &'a str,
     /// Its router.
     pub gateway: &'a str,
+    /// Its UID, without which it does not get a port that asks for one.
+    pub uid: &'a str,
 }
 
 /// A host of a LAN: its namespace, Open vSwitch and `ovn-controller`. Its tunnels end at its address.
@@ -249,7 +251,8 @@ impl Chassis {
         inside.add_route(&Route::new("0.0.0.0/0".parse().unwrap()).via(place.gateway.parse().unwrap())).unwrap();
         no_offload(&ns, "eth0");
         no_offload(&self.ns, link);
-        self.vsctl(&["add-port", "br-int", link, "--", "set", "Interface", link, &format!("external_ids:iface-id={port}")]);
+        let (id, version) = (format!("external_ids:iface-id={port}"), format!("external_ids:iface-id-ver={}", place.uid));
+        self.vsctl(&["add-port", "br-int", link, "--", "set", "Interface", link, &id, &version]);
         until(format!("ovn-installed of {link}"), || self.is_installed(link));
         ns
     }

@@ -1,6 +1,6 @@
 //! A plan row by row: for a transaction each, where the server refuses all of them in one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ovsdb::Uuid;
 
@@ -15,22 +15,38 @@ pub struct Part {
 }
 
 impl Plan {
-    /// The plan's rows; those that only go come first, and each comes after those that it refers to.
+    /// The plan's rows: each comes after those that it refers to. What only goes comes last: a pod that changes its port group is in the new one,
+    /// with its rules, before it leaves the old one.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut places: HashMap<&Ref, usize> = HashMap::new();
+        let mut leaving: Vec<Part> = Vec::new();
         for step in &self.steps {
+            if let Step::Join { at, uuid, column, rows, gone } = step
+                && !gone.is_empty()
+            {
+                let leaves = Step::Join { at: at.clone(), uuid: *uuid, column, rows: Vec::new(), gone: gone.clone() };
+                leaving.push(Part { at: at.clone(), steps: vec![leaves] });
+                if rows.is_empty() {
+                    continue;
+                }
+            }
             let place = *places.entry(step.at()).or_insert_with(|| {
                 parts.push(Part { at: step.at().clone(), steps: Vec::new() });
                 parts.len() - 1
             });
-            parts[place].steps.push(step.clone());
+            let mut step = step.clone();
+            if let Step::Join { gone, .. } = &mut step {
+                gone.clear();
+            }
+            parts[place].steps.push(step);
         }
         let goes = |part: &Part| part.steps.iter().all(|step| matches!(step, Step::Remove { .. }));
-        let (mut ordered, mut rest): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(goes);
+        let (gone, mut rest): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(goes);
+        let mut ordered = Vec::new();
         while !rest.is_empty() {
-            let made: Vec<String> = rest.iter().filter_map(Part::makes).map(str::to_owned).collect();
+            let made: HashSet<String> = rest.iter().filter_map(Part::makes).map(str::to_owned).collect();
             let waits =
                 |part: &Part| part.steps.iter().flat_map(Step::targets).any(|target| matches!(target, Target::Made(name) if made.contains(name)));
             let (waiting, next): (Vec<Part>, Vec<Part>) = rest.into_iter().partition(waits);
@@ -39,6 +55,8 @@ impl Plan {
             ordered.extend(next);
             rest = if stuck { Vec::new() } else { waiting };
         }
+        ordered.extend(leaving);
+        ordered.extend(gone);
         ordered
     }
 }
@@ -75,7 +93,7 @@ impl Part {
                     }
                 }
                 Step::Join { rows, .. } => known(rows),
-                Step::Change { .. } | Step::Entries { .. } | Step::Remove { .. } => {}
+                Step::Change { .. } | Step::Entries { .. } | Step::Elements { .. } | Step::Remove { .. } => {}
             }
         }
         Ok(Plan { steps, problems: Vec::new() })
@@ -86,7 +104,12 @@ impl Step {
     /// The row that it is about.
     fn at(&self) -> &Ref {
         match self {
-            Self::Insert { at, .. } | Self::Change { at, .. } | Self::Entries { at, .. } | Self::Join { at, .. } | Self::Remove { at, .. } => at,
+            Self::Insert { at, .. }
+            | Self::Change { at, .. }
+            | Self::Entries { at, .. }
+            | Self::Elements { at, .. }
+            | Self::Join { at, .. }
+            | Self::Remove { at, .. } => at,
         }
     }
 
@@ -96,7 +119,7 @@ impl Step {
                 members.values().flatten().map(|(_, target)| target).chain(holder.iter().map(|(_, target, _)| target)).collect()
             }
             Self::Join { rows, .. } => rows.iter().map(|(_, target)| target).collect(),
-            Self::Change { .. } | Self::Entries { .. } | Self::Remove { .. } => Vec::new(),
+            Self::Change { .. } | Self::Entries { .. } | Self::Elements { .. } | Self::Remove { .. } => Vec::new(),
         }
     }
 }
@@ -125,12 +148,33 @@ mod tests {
         let plan = plan(&there, "me", &wants);
         let parts = plan.parts();
         let order: Vec<String> = parts.iter().map(|part| part.at.id.to_string()).collect();
-        assert_eq!(order, ["old", "a", "b", "pg", "k=acl"]);
-        let (group, acl) = (&parts[3], &parts[4]);
+        assert_eq!(order, ["a", "b", "pg", "k=acl", "old"]);
+        let (group, acl) = (&parts[2], &parts[3]);
         let uuid = Uuid::from_u128(9);
-        let made = [(parts[2].makes().unwrap().to_owned(), uuid)].into();
+        let made = [(parts[1].makes().unwrap().to_owned(), uuid)].into();
         let alone = group.plan(&made).unwrap();
         assert!(matches!(&alone.steps[..], [Step::Insert { members, .. }] if members["ports"] == [(of_port("b"), Target::There(uuid))]), "{alone:?}");
         assert_eq!(acl.plan(&made).unwrap_err().to_string(), "cannot write ACL k=acl: there is no Port_Group pg");
+    }
+
+    #[test]
+    fn a_port_is_in_its_new_group_with_its_rules_before_it_leaves_the_old_one() {
+        let port = "00000000-0000-0000-0000-000000000001";
+        let there = replica(&json!({
+            "Logical_Switch_Port": {port: {"name": "web"}},
+            "Port_Group": {
+                "00000000-0000-0000-0000-000000000002": {"name": "kept", "ports": ["uuid", port], "external_ids": ["map", [[OWNER, "me"]]]},
+                "00000000-0000-0000-0000-000000000003": {"name": "old", "ports": ["uuid", port], "external_ids": ["map", [[OWNER, "me"]]]},
+            },
+        }));
+        let group = |name: &str| Want::named("Port_Group", name).exactly("ports");
+        let wants = [
+            group("kept"),
+            group("new").member("ports", Ref::named("Logical_Switch_Port", "web")),
+            Want::external("ACL", "k", "acl").held_by(Ref::named("Port_Group", "new"), "acls"),
+        ];
+        let parts = plan(&there, "me", &wants).parts();
+        let order: Vec<String> = parts.iter().map(|part| part.at.id.to_string()).collect();
+        assert_eq!(order, ["new", "k=acl", "kept", "old"]);
     }
 }

@@ -10,6 +10,7 @@ fn support() -> Support {
         (Some(_), _) => json!({"key": "string", "value": "string", "min": 0, "max": "unlimited"}),
         (None, AtomType::Uuid) => json!({"key": "uuid", "min": 0, "max": "unlimited"}),
         (None, AtomType::String) if matches!(column.name, "addresses" | "port_security") => json!({"key": "string", "min": 0, "max": "unlimited"}),
+        (None, AtomType::Boolean) => json!({"key": "boolean", "min": 0, "max": 1}),
         (None, key) => json!(key.to_string()),
     };
     let columns = |table: &ovsdb::TableUse| table.columns.iter().map(|column| (column.name.to_owned(), json!({"type": kind(column)}))).collect();
@@ -176,4 +177,16 @@ fn a_group_has_the_members_that_are_there() {
         "! cannot write Port_Group g: there is no Logical_Switch_Port none",
     ];
     assert_eq!(planned(&world(), &wants), expected);
+}
+
+#[test]
+fn of_a_set_only_what_differs_is_written() {
+    let there = replica(&json!({"Address_Set": {id(1): {"name": "s", "addresses": ["set", ["10.1.1.3", "10.1.1.4"]], "external_ids": owned("me")}}}));
+    let want = |addresses: &[&str]| [Want::named("Address_Set", "s").with_elements("addresses", Datum::set(addresses.iter().copied()))];
+    assert_eq!(planned(&there, &want(&["10.1.1.4", "10.1.1.5"])), ["~ Address_Set s addresses: -10.1.1.3 +10.1.1.5"]);
+    assert_eq!(planned(&there, &want(&["10.1.1.4", "10.1.1.3"])), [""; 0]);
+    let text = plan(&there, "me", &want(&["10.1.1.4"])).transaction(None).to_json("NB", &support()).to_string();
+    assert!(text.contains(r#""mutations":[["addresses","delete","10.1.1.3"]]"#) && !text.contains("10.1.1.4"), "{text}");
+    let made = plan(&Replica::default(), "me", &want(&["10.1.1.3"])).to_string();
+    assert!(made.contains("addresses: 10.1.1.3"), "{made}");
 }

@@ -42,7 +42,7 @@ fn with_master() -> Replica {
 #[test]
 fn a_node_gets_a_switch_a_router_port_and_its_own_port() {
     let there = with_master();
-    let wants = node(&there, "lin01", net("192.168.1.0/24"), "0a:00:00:00:00:01");
+    let wants = node(&there, "lin01", net("192.168.1.0/24"), "0a:00:00:00:00:01", Some("chassis-lin01"));
     insta::assert_snapshot!(plan(&there, "node/lin01", &wants));
     let alone = plan(&Replica::default(), "node/lin01", &wants);
     assert!(alone.steps.is_empty(), "{alone}");

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use test_lab::api::{Reply, Seen, end_of_list, event, fake_client};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-const KINDS: [(&str, &str, &str, &str); 5] = [
+const KINDS: [(&str, &str, &str, &str); 6] = [
+    ("nodes", "/api/v1/nodes", "v1", "Node"),
     ("namespaces", "/api/v1/namespaces", "v1", "Namespace"),
     ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies", "networking.k8s.io/v1", "NetworkPolicy"),
     ("pods", "/api/v1/pods", "v1", "Pod"),
@@ -104,9 +105,21 @@ impl Api {
         self.put("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}));
     }
 
+    /// A Node with an address.
+    pub fn node(&self, name: &str, ip: &str) {
+        let status = json!({"addresses": [{"type": "InternalIP", "address": ip}, {"type": "Hostname", "address": name}]});
+        self.put("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "resourceVersion": "1"}, "status": status}));
+    }
+
     /// A pod with a label `name`, whose port 8080 is called `web`.
     pub fn pod(&self, name: &str, node: &str) {
+        self.pod_with(name, node, json!({}));
+    }
+
+    /// The same with annotations that its author wrote.
+    pub fn pod_with(&self, name: &str, node: &str, annotations: Value) {
         let mut metadata = metadata(name);
+        metadata["annotations"] = annotations;
         metadata["uid"] = json!(format!("uid-of-{}", metadata["name"].as_str().unwrap()));
         metadata["labels"] = json!({"name": metadata["name"]});
         let ports = json!([{"name": "web", "containerPort": 8080}]);

@@ -119,14 +119,20 @@ pub fn init<T: Send>(host: &Chassis, command: impl AsyncFnOnce(&Databases) -> T 
 
 /// Connects a pod by hand, with what its annotation says. Its address is reported as its node does.
 pub fn pod(host: &Chassis, api: &Api, name: &str) -> NetNs {
+    let ns = unreported_pod(host, api, name);
+    api.reported(name, &address(api, name));
+    ns
+}
+
+/// The same, of a node that reports no address.
+pub fn unreported_pod(host: &Chassis, api: &Api, name: &str) -> NetNs {
     let text = until(format!("the annotation of {name}"), || api.annotation(name, "ovn"));
     let network: serde_json::Value = serde_json::from_str(&text).unwrap();
     let text = |key: &str| network[key].as_str().unwrap().to_owned();
     let (address, mac, gateway) = (text("ip_address"), text("mac_address"), text("gateway_ip"));
     let (namespace, pod) = name.split_once('/').unwrap_or(("default", name));
-    let ns = host.pod(pod, &format!("{namespace}_{pod}"), &Place { address: &address, mac: &mac, gateway: &gateway });
-    api.reported(name, address.split('/').next().unwrap());
-    ns
+    let place = Place { address: &address, mac: &mac, gateway: &gateway, uid: &format!("uid-of-{pod}") };
+    host.pod(pod, &format!("{namespace}_{pod}"), &place)
 }
 
 /// The address that OVN gave a pod.
