@@ -152,6 +152,33 @@ fn files_stay_short_and_crates_say_their_purpose() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Examples in a crate's documentation are compiled; where there are none, the seconds of an empty run are saved.
+#[test]
+fn crates_test_the_examples_of_their_documentation() {
+    let is_example = |content: &str| {
+        let fences = content.lines().map(str::trim_start).filter(|line| line.starts_with("//! ```") || line.starts_with("/// ```"));
+        fences.step_by(2).any(|line| !line.ends_with("```text"))
+    };
+    let with_examples: BTreeSet<String> = all_sources()
+        .iter()
+        .filter_map(|(path, content)| Some((path.strip_prefix("crates/")?.split_once("/src/")?.0, content)))
+        .filter(|(_, content)| is_example(content))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let name = text(&package["name"]);
+        let targets: Vec<Value> = serde_json::from_value(package["targets"].clone()).expect("targets are a list");
+        let has_library = |target: &Value| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"));
+        let Some(library) = targets.iter().find(|target| has_library(target)) else { continue };
+        let are_tested = library["doctest"] == true;
+        if are_tested != with_examples.contains(name) {
+            wrong.push(format!("crates/{name}/Cargo.toml: doctest = {} belongs in [lib]", !are_tested));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// A node agent starts the drivers and credential providers that its operator has installed, and no other program (CVE-2023-3676, -3955, -3893, -5528).
 #[test]
 fn the_node_agent_starts_declared_programs_alone() {
