@@ -64,7 +64,8 @@ test-setup:
 # bridge firewall are off.
 unit: test-template
 	rm -f $(PROOFS)
-	MULLION_PROOFS=$(PROOFS) MULLION_TEST_INHERIT=defaults cargo test --workspace --no-fail-fast --quiet
+	MULLION_PROOFS=$(PROOFS) MULLION_TEST_INHERIT=defaults tools/run-tests
+	cargo test --workspace --doc --quiet
 	cargo run --quiet -p parity -- check $(PROOFS)
 
 # Writes the tables of docs/service-proxy.md from the tests that prove their cells.
@@ -76,9 +77,9 @@ docs-tables:
 
 # Those that send packets once more, as on a machine where Docker or a kubelet ran, and worse: every switch is the opposite.
 namespaces: test-template
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --test netlink --test nft --test engine --test spawn --test lab \
+	MULLION_TEST_INHERIT=opposite tools/run-tests --test netlink --test nft --test engine --test spawn --test lab \
 	    --test packets --test policies --test steering --test walk --test fault_packets --test kernel_faults --test bgp
-	MULLION_TEST_INHERIT=opposite cargo test --workspace --no-fail-fast --quiet --lib -- switches:: bridge:: portmap:: win_bridge:: beside_upstream:: with_links:: alpha:: \
+	MULLION_TEST_INHERIT=opposite tools/run-tests --lib -- switches:: bridge:: portmap:: win_bridge:: beside_upstream:: with_links:: alpha:: \
 	    linux::tests tcp_md5:: forwarding:: tunnels:: routes:: addresses:: nftables:: userspace:: hns::tests::packets hns::tests::modes
 
 # The node agent on Debian's containerd and runc; as root, in namespaces of its own.

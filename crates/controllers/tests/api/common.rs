@@ -12,7 +12,7 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use test_lab::{in_time, server::Keys};
+use test_lab::{in_time, server::Keys, until_async};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -192,6 +192,16 @@ impl Cluster {
             .unwrap();
         self.heartbeat(name).await;
         self.tasks.push(tokio::spawn(agent(self.admin(), name.to_owned(), self.shutdown.clone())));
+    }
+
+    /// Waits until the scheduler knows a node, and puts pods on it.
+    pub async fn until_scheduled_to(&self, node: &str) {
+        let (pods, name) = (self.api::<Pod>(), format!("comes-to-{node}"));
+        let spec = json!({"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "c", "image": "i"}]});
+        create(&pods, &object(json!({"metadata": {"name": name}, "spec": spec}))).await;
+        until_async("a pod is on the node", async || pods.get(&name).await.unwrap().spec.unwrap().node_name.is_some()).await;
+        pods.delete(&name, &DeleteParams::default()).await.unwrap();
+        until_async("the pod is gone", async || pods.get_opt(&name).await.unwrap().is_none()).await;
     }
 
     /// Writes a node's status as its agent would.

@@ -38,6 +38,10 @@ async fn a_deployment_from_apply_to_endpoints_and_back() {
     for (name, os) in [("lin01", "linux"), ("win01", "windows"), ("win02", "windows")] {
         cluster.add_node(name, os).await;
     }
+    // All four would be on the first of them.
+    for node in ["win01", "win02"] {
+        cluster.until_scheduled_to(node).await;
+    }
     let service: Service =
         object(json!({"metadata": {"name": "iis"}, "spec": {"selector": {"app": "iis"}, "ports": [{"port": 80, "targetPort": "http"}]}}));
     create(&cluster.api(), &service).await;
