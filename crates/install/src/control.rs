@@ -16,6 +16,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Bytes that are kept of its answer.
 const MOST: u64 = 16 << 10;
 
+/// Where the node agent's service writes its log, in words.
+pub const AGENT_LOG: &str = if cfg!(windows) { r"it is in C:\var\log\mullion\kubelet.log" } else { "journalctl -u kubelet shows it" };
+
 /// Why a service could not be controlled.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
@@ -183,6 +186,11 @@ impl Service for Systemd {
 
     async fn install(&self) -> Result<(), ServiceError> {
         let Some(desired) = &self.desired else { return Ok(()) };
+        // Below another root nothing says who may write.
+        #[cfg(unix)]
+        if self.root == Path::new("/") {
+            crate::program::only_root_replaces(Path::new(desired.program())).map_err(|error| self.complaint("install", &error))?;
+        }
         let observed = self.observed(desired, "install").await?;
         let plan = systemd::plan(desired, &observed, systemd::Wishes::default()).map_err(|error| self.complaint("install", &error))?;
         self.apply(&plan, &self.root, "install").await

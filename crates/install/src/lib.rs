@@ -11,6 +11,8 @@
 
 pub mod control;
 mod desired;
+#[cfg(unix)]
+pub mod program;
 pub mod scm;
 pub mod systemd;
 #[cfg(windows)]

@@ -185,6 +185,13 @@ impl fmt::Display for Step {
     }
 }
 
+/// Whether a service was made by an installation. The description, which says so, comes after the service: where there is none yet, the first
+/// words of the command line say it.
+fn is_ours(wanted: &Registration, present: &Registered) -> bool {
+    let begin = Registration { arguments: wanted.arguments.iter().take(3).cloned().collect(), ..wanted.clone() };
+    present.description.contains(MARK) || (present.description.is_empty() && present.command_line.starts_with(&begin.command_line()))
+}
+
 /// Whether a service is in a list; names count without their case.
 fn has(list: &[String], name: &str) -> bool {
     list.iter().any(|known| known.eq_ignore_ascii_case(name))
@@ -217,7 +224,7 @@ pub fn plan(desired: &Desired, observed: &Observed, starts: bool) -> Result<Plan
     let mut is_changed = false;
     match &observed.service {
         None => plan.steps.extend([Step::Register(wanted.clone()), Step::SetRecovery(name, Recovery::RESTART)]),
-        Some(present) if !present.description.contains(MARK) => {
+        Some(present) if !is_ours(&wanted, present) => {
             return Err(PlanError::Foreign { name, command_line: present.command_line.clone() });
         }
         Some(present) => {
@@ -228,7 +235,9 @@ pub fn plan(desired: &Desired, observed: &Observed, starts: bool) -> Result<Plan
                 let dependencies = wanted.dependencies.iter().cloned().chain(added).collect();
                 plan.steps.push(Step::Change(Registration { dependencies, ..wanted.clone() }, differences));
             }
-            if present.recovery.as_ref().is_some_and(|recovery| *recovery != Recovery::RESTART) {
+            // Without a description the installation was cut off before it.
+            let is_cut_off = present.description.is_empty();
+            if is_cut_off || present.recovery.as_ref().is_some_and(|recovery| *recovery != Recovery::RESTART) {
                 plan.steps.push(Step::SetRecovery(name, Recovery::RESTART));
             }
         }
@@ -260,7 +269,7 @@ pub fn removal(desired: &Desired, observed: &Observed) -> Result<Plan<Step>, Pla
     let name = desired.part().service();
     let mut plan = Plan::default();
     match &observed.service {
-        Some(present) if !present.description.contains(MARK) => return Err(PlanError::NotInstalled(name)),
+        Some(present) if !is_ours(&registration(desired, false), present) => return Err(PlanError::NotInstalled(name)),
         Some(present) => {
             plan.steps.extend(present.is_active.then_some(Step::Stop(name)));
             plan.steps.push(Step::Unregister(name));

@@ -26,13 +26,16 @@ const EVENT_TYPES: u32 = 7;
 const NO_SERVICE: i32 = 1060;
 /// ERROR_FILE_NOT_FOUND as an HRESULT, which the registry's errors are.
 const NOT_FOUND: i32 = 0x8007_0002_u32.cast_signed();
+/// ERROR_ACCESS_DENIED, and the same as an HRESULT.
+const NOT_ALLOWED: i32 = 5;
+const NO_RIGHT: i32 = 0x8007_0005_u32.cast_signed();
 /// How long a service may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A step that failed; those before it are done, and another run goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowsError {
-    #[error("cannot {operation}; run the command as an administrator")]
+    #[error("cannot {operation}{}", way_out(.source))]
     Call {
         operation: String,
         #[source]
@@ -40,6 +43,11 @@ pub enum WindowsError {
     },
     #[error("service {service} is not {wanted} after {}s: look into the event log Application, source {service}", PATIENCE.as_secs())]
     Late { service: String, wanted: &'static str },
+}
+
+/// What to do about a call that failed, where that is known.
+fn way_out(error: &io::Error) -> &'static str {
+    if matches!(error.raw_os_error(), Some(NOT_ALLOWED | NO_RIGHT)) { "; run the command as an administrator" } else { "" }
 }
 
 fn failed(operation: impl Into<String>) -> impl FnOnce(io::Error) -> WindowsError {
@@ -163,7 +171,8 @@ pub fn apply(plan: &Plan<Step>, progress: &dyn Fn(&Step)) -> Result<(), WindowsE
 fn change(step: &Step) -> io::Result<()> {
     let existing = |name: &str, access| open(name, access)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
     match step {
-        Step::MakeDirectory(path) => std::fs::create_dir_all(path),
+        // What is below C:\ by inheritance lets every user add files.
+        Step::MakeDirectory(path) => host::make_private_dir(Path::new(path)),
         Step::Register(registration) => {
             let access = ServiceManagerAccess::CONNECT | ServiceManagerAccess::CREATE_SERVICE;
             let service = manager(access)?.create_service(&info(registration), ServiceAccess::CHANGE_CONFIG).map_err(io_error)?;
@@ -358,8 +367,12 @@ mod tests {
         let second = desired("--v=4");
         assert_eq!(install(&second), 1);
         assert_eq!(install(&second), 0);
-        let error = start("kube-proxy").unwrap_err();
-        assert!(matches!(error, WindowsError::Call { .. } | WindowsError::Late { .. }), "{error}");
+        // Neither does it start, nor is it an administrator's right that is missing.
+        let error = start("kube-proxy").unwrap_err().to_string();
+        assert!(error.contains("service kube-proxy") && !error.contains("administrator"), "{error}");
+        assert!(!observe(&second).unwrap().service.unwrap().is_active);
+        let refused = WindowsError::Call { operation: "look".into(), source: io::Error::from_raw_os_error(NOT_ALLOWED) };
+        assert_eq!(refused.to_string(), "cannot look; run the command as an administrator");
         let plan = scm::removal(&second, &observe(&second).unwrap()).unwrap();
         apply(&plan, &|_| {}).unwrap();
         assert_eq!(observe(&second).unwrap(), before, "nothing is left");

@@ -18,7 +18,7 @@ use crate::health;
 use crate::journal::{self, CURRENT, Entry, Journal, JournalError, Previous, State};
 use crate::places::Places;
 use crate::plan::{CRI_SOCKET, File, Plan, Step};
-use install::control::{Service, ServiceError};
+use install::control::{AGENT_LOG, Service, ServiceError};
 
 /// What the names of the agent's certificates, keys and of its unfinished key begin with.
 const CERTIFICATES: [&str; 4] = ["kubelet-client", "kubelet-server", "kubelet.crt", "kubelet.key"];
@@ -34,9 +34,9 @@ pub enum StepError {
     Bootstrap(#[from] Box<BootstrapError>),
     #[error("no certificate came within {}s: look at kubectl get csr; requests of nodes must be approved and signed", .0.as_secs())]
     NoCertificate(Duration),
-    #[error("it did not answer within {}s: {last}; read the agent's log with journalctl -u kubelet", .within.as_secs())]
+    #[error("it did not answer within {}s: {last}; read the agent's log: {AGENT_LOG}", .within.as_secs())]
     Unhealthy { within: Duration, last: String },
-    #[error("it was not there within {}s: {last}; read the agent's log with journalctl -u kubelet", .within.as_secs())]
+    #[error("it was not there within {}s: {last}; read the agent's log: {AGENT_LOG}", .within.as_secs())]
     Unregistered { within: Duration, last: String },
     #[error("the node's kubeconfig cannot be used")]
     Client(#[source] Box<cluster::Error>),
@@ -128,7 +128,7 @@ async fn begin<S: Service>(plan: &Plan, mut journal: Journal, site: &Site<'_, S>
     let known = journal.directories.len();
     let begun = (|| {
         for directory in wanted {
-            let made = make_directory(&directory).map_err(|source| ApplyError::Directory { path: directory.clone(), source })?;
+            let made = make_directory(places, &directory).map_err(|source| ApplyError::Directory { path: directory.clone(), source })?;
             journal.directories.extend(made.into_iter().filter(|made| places.is_below_root(made)));
         }
         if !places.cert_dir().exists() {
@@ -159,11 +159,11 @@ fn note_current(places: &Places, journal: &mut Journal) -> Result<(), JournalErr
 }
 
 /// Makes a directory, and tells which ones were not there, the outer ones first.
-fn make_directory(path: &Path) -> io::Result<Vec<PathBuf>> {
+fn make_directory(places: &Places, path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut made: Vec<PathBuf> = path.ancestors().take_while(|ancestor| !ancestor.exists()).map(Path::to_owned).collect();
     made.reverse();
-    // On Windows the directory's access list is all that keeps others out.
-    if !made.is_empty() || cfg!(windows) {
+    // On Windows a directory's access list is all that keeps others out. Somebody else's, in which a configuration has its certificates, stays.
+    if !made.is_empty() || (cfg!(windows) && places.is_of_node(path)) {
         // The bootstrap token will be in one of them.
         host::make_private_dir(path)?;
     }

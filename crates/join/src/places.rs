@@ -49,6 +49,12 @@ impl Places {
         path != self.root && path.starts_with(&self.root)
     }
 
+    /// Whether a path is in one of the directories that are a node's alone.
+    #[must_use]
+    pub fn is_of_node(&self, path: &Path) -> bool {
+        path.starts_with(self.at("/etc/kubernetes")) || path.starts_with(self.kubelet_dir())
+    }
+
     /// The node's kubeconfig.
     #[must_use]
     pub fn kubelet_conf(&self) -> PathBuf {
@@ -115,6 +121,8 @@ mod tests {
         assert_eq!(below.config(), Path::new("/tmp/x/var/lib/kubelet/config.yaml"));
         assert_eq!(below.shown(&below.config()), "/var/lib/kubelet/config.yaml");
         assert_eq!(below.shown(Path::new("/other")), "/other");
+        assert!(below.is_of_node(&below.cert_dir()) && below.is_of_node(&below.at("/etc/kubernetes/pki")));
+        assert!(!below.is_of_node(&below.at("/etc/ssl/certs")) && !below.is_of_node(Path::new("/etc/kubernetes/pki")));
         let windows = Places::new(Path::new("/tmp/x"), true);
         assert_eq!(windows.at(r"C:\etc\a"), windows.at(r"/etc\a"));
         assert_eq!(windows.shown(&windows.kubelet_conf()), r"C:\etc\kubernetes\kubelet.conf");

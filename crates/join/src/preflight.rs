@@ -129,7 +129,8 @@ pub fn findings(facts: &Facts, node_name: &str, cri_socket: &str) -> Vec<Finding
             found.push(finding("Service-kubelet", Error, message));
         }
         Some(ServiceFacts { is_enabled: false, .. }) => {
-            let message = "the service kubelet is not enabled: run systemctl enable kubelet.service, so that the node comes back after a reboot";
+            let way = if cfg!(windows) { "Set-Service kubelet -StartupType Automatic" } else { "systemctl enable kubelet.service" };
+            let message = format!("the service kubelet is not enabled: run {way}, so that the node comes back after a reboot");
             found.push(finding("Service-kubelet", Warning, message));
         }
         _ => {}

@@ -115,6 +115,21 @@ fn a_removal_leaves_nothing_also_after_one_that_was_cut_off() {
 }
 
 #[test]
+fn an_installation_that_was_cut_off_goes_on_or_is_removed() {
+    let kubelet = desired(Part::Kubelet, &["--v=2"]);
+    let mut there = installed(&kubelet, true);
+    let service = there.service.as_mut().unwrap();
+    (service.description, service.recovery) = (String::new(), None);
+    let steps = plan(&desired(Part::Kubelet, &[]), &there, false).unwrap().steps;
+    let [Step::Change(_, differences), Step::SetRecovery("kubelet", _)] = &steps[..] else { panic!("{steps:?}") };
+    assert_eq!(*differences, ["the command line", "the description"]);
+    assert!(removal(&kubelet, &there).is_ok());
+    // Another program's service without a description is another's.
+    there.service.as_mut().unwrap().command_line = r"C:\k\mullion.exe kubelet --windows-service".into();
+    assert!(plan(&kubelet, &there, false).is_err() && removal(&kubelet, &there).is_err());
+}
+
+#[test]
 fn the_proxy_depends_on_nothing_and_has_kubeadms_configuration() {
     let with = |flags: &[&str]| registration(&desired(Part::KubeProxy, flags), true);
     assert_eq!(with(&[]).dependencies, [""; 0]);

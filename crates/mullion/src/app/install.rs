@@ -30,28 +30,9 @@ pub fn install(args: &InstallArgs) -> Result<(), Failure> {
     }
     #[cfg(unix)]
     if args.rootfs.is_none() && !args.dry_run {
-        others_cannot_replace(&program).map_err(usage)?;
+        install::program::only_root_replaces(&program).map_err(|error| usage(error.into()))?;
     }
     system::install(&desired, args).map_err(Failure::from)
-}
-
-/// Whoever may replace the program, or a directory above it, would be root with the service's next start.
-#[cfg(unix)]
-fn others_cannot_replace(program: &Path) -> Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let real = program.canonicalize().with_context(|| format!("finding {} failed", program.display()))?;
-    for path in real.ancestors() {
-        let metadata = path.metadata().with_context(|| format!("looking at {} failed", path.display()))?;
-        if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 {
-            anyhow::bail!(
-                "{} belongs to others than root, or others may write to it: they could put another program in the place of {}; copy it to /usr/local/bin, \
-                 and install it there",
-                path.display(),
-                program.display()
-            );
-        }
-    }
-    Ok(())
 }
 
 /// `mullion uninstall`.
