@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, WindowsSecurityContextOptions};
 
 use crate::image::match_image;
 use crate::os::NodeOs;
@@ -48,15 +48,26 @@ pub fn admit_os(pod: &Pod, os: NodeOs, isolated: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the pod runs as HostProcess, which validation makes all-or-none.
+/// Whether a container of the pod runs as HostProcess.
 pub fn is_host_process(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let pod_wide = spec.security_context.as_ref().and_then(|s| s.windows_options.as_ref()).and_then(|w| w.host_process).unwrap_or(false);
-    pod_wide
-        || spec
-            .containers
-            .iter()
-            .any(|c| c.security_context.as_ref().and_then(|s| s.windows_options.as_ref()).and_then(|w| w.host_process).unwrap_or(false))
+    host_processes(pod).any(|is_one| is_one)
+}
+
+/// Whether all containers of the pod do.
+pub fn is_wholly_host_process(pod: &Pod) -> bool {
+    host_processes(pod).all(|is_one| is_one)
+}
+
+/// Of each container whether it runs as HostProcess: as it says, or else as its pod says.
+fn host_processes(pod: &Pod) -> impl Iterator<Item = bool> {
+    let says = |options: Option<&WindowsSecurityContextOptions>| options.and_then(|options| options.host_process);
+    pod.spec.iter().flat_map(move |spec| {
+        let of_pod = says(spec.security_context.as_ref().and_then(|context| context.windows_options.as_ref()));
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| &container.security_context);
+        let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.security_context);
+        let all = containers.chain(ephemeral);
+        all.map(move |context| says(context.as_ref().and_then(|context| context.windows_options.as_ref())).or(of_pod) == Some(true))
+    })
 }
 
 #[cfg(test)]
@@ -94,6 +105,30 @@ mod tests {
             let spec = json!({"runtimeClassName": "hyperv", "containers": [{"name": "c", "image": image}]});
             let isolated: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
             assert_eq!(admit_os(&isolated, win, true).is_err(), refused, "{image} in a virtual machine");
+        }
+    }
+
+    #[test]
+    fn containers_say_themselves_whether_they_are_host_processes() {
+        let options = |host: Option<bool>| json!({"windowsOptions": {"hostProcess": host}});
+        for (of_pod, init, own, late, any, all) in [
+            (None, None, None, None, false, false),
+            (Some(true), None, None, None, true, true),
+            (Some(true), Some(false), Some(false), Some(false), false, false),
+            (Some(true), Some(false), None, None, true, false),
+            (None, Some(true), None, None, true, false),
+            (None, None, None, Some(true), true, false),
+            (Some(false), Some(true), Some(true), Some(true), true, true),
+        ] {
+            let container = |host| json!([{"name": "c", "image": "i", "securityContext": options(host)}]);
+            let spec = json!({
+                "securityContext": options(of_pod),
+                "initContainers": container(init),
+                "containers": container(own),
+                "ephemeralContainers": container(late),
+            });
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            assert_eq!((is_host_process(&pod), is_wholly_host_process(&pod)), (any, all), "{spec}");
         }
     }
 

@@ -31,6 +31,7 @@ use crate::devices::{Count, Devices};
 use crate::eviction::{Eviction, Pressure, Signal};
 use crate::health::{Handler, RuntimeHealth};
 use crate::images::Images;
+use crate::pod::features;
 use crate::services;
 use crate::stats::Timings;
 use addresses::Addresses;
@@ -97,14 +98,6 @@ impl NodeFacts {
     /// The addresses that a cloud's controllers are told.
     fn provided_addresses(&self) -> Option<String> {
         addresses::provided(self.registration.addresses, &self.addresses.all())
-    }
-
-    /// What scheduler and API server may count on, in upstream's names (component-helpers/nodedeclaredfeatures), sorted. Of those that
-    /// upstream 1.36 declares the agent has no ExtendWebSocketsToKubelet, and no InPlacePodLevelResourcesVerticalScaling as long as a pod whose
-    /// resources as a whole change alone is said to be resized before that is so. No pod is resized on Windows.
-    fn declared_features(&self) -> &'static [&'static str] {
-        const ALL: [&str; 2] = ["InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"];
-        if self.side.os.is_windows() { &ALL[1..] } else { &ALL }
     }
 
     /// The Node to be created.
@@ -178,7 +171,7 @@ impl NodeFacts {
         if let Some(addresses) = addresses::shown(self.registration.addresses, &self.addresses.all(), self.name(), old) {
             status["addresses"] = addresses.into();
         }
-        status["declaredFeatures"] = json!(self.declared_features());
+        status["declaredFeatures"] = json!(features::declared(self.side.os));
         if let Some(supported) = health.groups_policy {
             status["features"] = json!({"supplementalGroupsPolicy": supported});
         }

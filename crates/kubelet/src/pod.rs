@@ -11,6 +11,7 @@ mod action;
 pub(crate) mod admit;
 mod backoff;
 pub(crate) mod explain;
+pub(crate) mod features;
 mod machine;
 mod memory;
 mod plan;

@@ -4,6 +4,8 @@ use k8s_openapi::api::core::v1::{Node, NodeSelector, Pod, Taint};
 use kube_rules::requests::{self, Shortage};
 use kube_rules::{Amounts, HostPort, Labels, NodeOs, Refusal, RequiredNodeAffinity, Resources, admit_os, pod_requests, sysctl, taints};
 
+use super::features;
+
 /// The node as admission sees it.
 pub(crate) struct NodeView<'a> {
     pub os: NodeOs,
@@ -36,6 +38,7 @@ pub(crate) fn admit_but_resources<'a>(pod: &Pod, node: &NodeView<'_>, others: im
 fn admit_system(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     sysctl::admit(pod, node.os, node.unsafe_sysctls)?;
     admit_os(pod, node.os, node.isolated)?;
+    features::admit(pod, node.os)?;
     let context = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
     let is_strict = context.and_then(|context| context.supplemental_groups_policy.as_deref()) == Some("Strict");
     if is_strict && !obeys_groups_policy(node) {
