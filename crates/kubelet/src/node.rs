@@ -42,6 +42,13 @@ const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Resources of huge pages, before their size.
 const HUGE_PAGES: &str = "hugepages-";
 
+/// What a node must have an amount of to be ready.
+const REQUIRED: [&str; 4] = ["cpu", "memory", "pods", "ephemeral-storage"];
+
+/// How long an agent that starts again leaves the Node as it is while the CSINode is not written: it most often is there, and the node would
+/// be shown as not ready for a moment only.
+const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What the Node says of itself; of these only the addresses change while the agent runs.
 pub(crate) struct NodeFacts {
     pub side: NodeSide,
@@ -179,8 +186,10 @@ impl NodeFacts {
     }
 
     fn conditions(&self, health: &RuntimeHealth, pressures: &BTreeSet<Pressure>, old: &NodeStatus, now: Timestamp) -> Vec<NodeCondition> {
-        let ready = health.runtime_ready && health.network_ready && health.messages.is_empty();
-        let message = if ready { "kubelet is posting ready status".to_owned() } else { health.messages.join(", ") };
+        let missing = missing_capacity(&self.capacity);
+        let ready = health.runtime_ready && health.network_ready && health.messages.is_empty() && missing.is_none();
+        let reasons = || health.messages.iter().cloned().chain(missing).collect::<Vec<_>>().join(", ");
+        let message = if ready { "kubelet is posting ready status".to_owned() } else { reasons() };
         let under = |pressure: Pressure, yes: [&'static str; 2], no: [&'static str; 2]| {
             let (status, [reason, message]) = if pressures.contains(&pressure) { ("True", yes) } else { ("False", no) };
             (status, reason, message.to_owned())
@@ -240,6 +249,14 @@ fn capacity(declared: &Capacity, huge_pages: &BTreeMap<u64, u64>, storage: u64) 
     ]);
     all.extend(huge_pages.iter().map(|(size, number)| (format!("{HUGE_PAGES}{}", bytes(*size)), bytes(size.saturating_mul(*number)))));
     all
+}
+
+/// Why a node without an amount of something is not ready. An amount of none is one that could not be read, but for pods, of which a node may
+/// be told to run none.
+fn missing_capacity(capacity: &Amounts) -> Option<String> {
+    let is_there = |name: &str| capacity.get(name).is_some_and(|amount| name == "pods" || amount.milli_value() > 0);
+    let missing: Vec<&str> = REQUIRED.into_iter().filter(|name| !is_there(name)).collect();
+    (!missing.is_empty()).then(|| format!("missing node capacity for resources: {}", missing.join(", ")))
 }
 
 /// What pods may request: without what is reserved, what hard eviction keeps free, and of memory what huge pages hold (upstream
@@ -381,6 +398,8 @@ pub(crate) struct NodeKeeper {
     pub goes_down: watch::Receiver<bool>,
     /// Volumes that must not be detached.
     pub in_use: watch::Receiver<BTreeSet<String>>,
+    /// Why volumes of CSI drivers cannot be had yet.
+    pub storage_trouble: watch::Receiver<Option<String>>,
     pub devices: Arc<Devices>,
     pub device_changes: watch::Receiver<()>,
     pub timings: Arc<Timings>,
@@ -408,6 +427,7 @@ impl NodeKeeper {
     async fn compute(&self, old: &NodeStatus) -> Value {
         let mut health = self.health.borrow().clone();
         health.messages.extend(self.lists.missing());
+        health.messages.extend(self.storage_trouble.borrow().clone());
         if *self.goes_down.borrow() {
             health.messages.push("node is shutting down".to_owned());
         }
@@ -466,6 +486,7 @@ impl NodeKeeper {
             self.event(EventType::Warning, "Rebooted", message);
         }
         self.reassert(&existing).await?;
+        self.storage_or_patience().await;
         let old = existing.status.clone().unwrap_or_default();
         let mut status = self.compute(&old).await;
         if self.devices.is_first() {
@@ -489,8 +510,15 @@ impl NodeKeeper {
             let _ = tokio::time::timeout(self.poll, nodes.changed()).await;
         };
         self.event(EventType::Normal, "Starting", "Starting kubelet.".into());
+        self.storage_or_patience().await;
         let status = self.compute(&node.status.clone().unwrap_or_default()).await;
         self.patch_status(&status).await
+    }
+
+    /// Completes when the CSINode is written, or has not been for [`STORAGE_PATIENCE`].
+    async fn storage_or_patience(&self) {
+        let mut trouble = self.storage_trouble.clone();
+        let _ = tokio::time::timeout(STORAGE_PATIENCE, trouble.wait_for(Option::is_none)).await;
     }
 
     /// Puts our labels and annotations back where a user changed them.
@@ -556,6 +584,7 @@ impl NodeKeeper {
                 _ = self.health.changed() => {}
                 Ok(()) = self.pressures.changed() => {}
                 Ok(()) = self.in_use.changed() => {}
+                Ok(()) = self.storage_trouble.changed() => {}
                 Ok(()) = self.goes_down.changed() => {}
                 Ok(()) = self.device_changes.changed() => {}
                 () = self.lists.fewer_than(missing) => {}

@@ -139,6 +139,8 @@ struct Ground {
     providers: Providers,
     /// The volumes that the Node's status says are in use.
     in_use: watch::Receiver<BTreeSet<String>>,
+    /// Why volumes of CSI drivers cannot be had yet.
+    storage_trouble: watch::Receiver<Option<String>>,
     /// Static pods that begin and end.
     steps: mpsc::UnboundedReceiver<PodChange>,
     /// Pods of the API that change.
@@ -237,6 +239,7 @@ fn ground(config: &Config, requests: cluster::Requests, tasks: &mut Tasks) -> Re
     let node = Informer::start(Api::all(config.client.clone()), this_node, |node: &Node| Some(node.clone()));
     let tokens = Arc::new(TokenCache::new(config.client.clone()));
     let (sender, in_use) = watch::channel(BTreeSet::new());
+    let (trouble, storage_trouble) = watch::channel(Some(csi::UNINITIALIZED.to_owned()));
     let (devices, affected) = Devices::load(config.root.clone(), &dir).map_err(host::HostError::from)?;
     let devices = Arc::new(devices);
     let csi = Arc::new(Csi::new(csi::Parts {
@@ -249,6 +252,7 @@ fn ground(config: &Config, requests: cluster::Requests, tasks: &mut Tasks) -> Re
         node_name: config.node_name.clone(),
         tokens: tokens.clone(),
         in_use: sender,
+        trouble,
     }));
     let records = Records::load(config.root.clone(), &dir, config.image_credentials.verification.clone())?;
     Ok(Ground {
@@ -267,6 +271,7 @@ fn ground(config: &Config, requests: cluster::Requests, tasks: &mut Tasks) -> Re
         users: Users::load(config.root.clone(), pods_dir, config.ids_per_pod, config.capacity.pods),
         flex: Arc::new(Flex::new(config.root.clone(), config.client.clone(), config.root.parse(&config.volume_plugin_dir)?)),
         in_use,
+        storage_trouble,
         lists: FirstLists { pods, services },
         statics,
         pressures: watch::Sender::default(),
@@ -375,6 +380,7 @@ fn register(config: &Config, ground: &Ground, tasks: &mut Tasks) {
         pressures: ground.pressures.subscribe(),
         goes_down: ground.goes_down.subscribe(),
         in_use: ground.in_use.clone(),
+        storage_trouble: ground.storage_trouble.clone(),
         devices: ground.devices.clone(),
         device_changes: ground.devices.changes(),
         timings: ground.timings.clone(),

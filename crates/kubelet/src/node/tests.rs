@@ -30,7 +30,7 @@ fn facts() -> NodeFacts {
         labels: BTreeMap::new(),
         taints: vec![],
         port: 10250,
-        capacity: Amounts::from([("cpu".to_owned(), Quantity::from_millis(8000))]),
+        capacity: super::capacity(&Capacity { ephemeral_storage_bytes: 1, ..capacity }, &BTreeMap::new(), 100 << 30),
         allocatable: Amounts::new(),
         registration: Registration::default(),
     }
@@ -104,6 +104,34 @@ fn pods_get_what_is_not_reserved_and_not_kept_free() {
     assert_eq!(text(&left), ["cpu=3750m", "ephemeral-storage=85899345920", "hugepages-1Gi=0", "hugepages-2Mi=1Gi", "memory=5632Mi", "pods=110"]);
     let left = allocatable(&whole, &reserved(&[("cpu", "5"), ("memory", "9Gi"), ("ephemeral-storage", "1Ti")]), &eviction);
     assert_eq!(text(&left), ["cpu=0", "ephemeral-storage=0", "hugepages-1Gi=0", "hugepages-2Mi=1Gi", "memory=0", "pods=110"], "never below zero");
+}
+
+#[test]
+fn a_node_without_an_amount_of_something_is_not_ready() {
+    let now = Timestamp::from_second(1_700_000_000).unwrap();
+    let with = |missing: &[&str], none: &[&str]| {
+        let mut f = facts();
+        f.capacity.retain(|name, _| !missing.contains(&name.as_str()));
+        f.capacity.extend(none.iter().map(|name| ((*name).to_owned(), Quantity::from_units(0))));
+        f
+    };
+    let prefix = "missing node capacity for resources: ";
+    let waits = "container runtime network not ready: x";
+    for (missing, none, network, message) in [
+        (&[][..], &[][..], true, "kubelet is posting ready status".to_owned()),
+        (&[], &["pods"], true, "kubelet is posting ready status".to_owned()),
+        (&["ephemeral-storage"], &[], true, format!("{prefix}ephemeral-storage")),
+        (&["pods"], &["memory"], true, format!("{prefix}memory, pods")),
+        (&[], &["cpu"], false, format!("{waits}, {prefix}cpu")),
+        (&[], &[], false, waits.to_owned()),
+    ] {
+        let s = with(missing, none).status(&health(network), &[], &BTreeSet::new(), &NodeStatus::default(), now);
+        let ready = s["conditions"].as_array().unwrap().last().unwrap().clone();
+        let is = message.starts_with("kubelet");
+        let reason = if is { "KubeletReady" } else { "KubeletNotReady" };
+        let wanted = (json!("Ready"), json!(if is { "True" } else { "False" }), json!(reason), json!(message));
+        assert_eq!((ready["type"].clone(), ready["status"].clone(), ready["reason"].clone(), ready["message"].clone()), wanted);
+    }
 }
 
 #[test]

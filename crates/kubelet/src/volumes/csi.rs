@@ -46,6 +46,9 @@ const MOUNT: &str = "mount";
 /// Where a volume is staged below its own directory.
 const GLOBAL: &str = "globalmount";
 
+/// Why a node is not ready whose CSINode has not been written yet, in upstream's words.
+pub(crate) const UNINITIALIZED: &str = "CSINode is not yet initialized";
+
 /// Why a volume of a driver is not mounted, or not taken down.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CsiError {
@@ -119,6 +122,8 @@ pub(crate) struct Csi {
     registered: Mutex<BTreeMap<String, Registered>>,
     /// What the Node's status says is in use.
     in_use: watch::Sender<BTreeSet<String>>,
+    /// Why the node cannot have volumes of drivers yet.
+    trouble: watch::Sender<Option<String>>,
     /// What this agent has staged.
     fresh: Mutex<BTreeSet<String>>,
     /// The volumes of pods that this agent has mounted, by pod UID and volume.
@@ -154,13 +159,15 @@ pub(crate) struct Parts {
     pub node_name: String,
     pub tokens: Arc<TokenCache>,
     pub in_use: watch::Sender<BTreeSet<String>>,
+    /// Why the node cannot have volumes of drivers yet, in the words of the Ready condition; it begins with [`UNINITIALIZED`].
+    pub trouble: watch::Sender<Option<String>>,
     pub device_plugins: Arc<devices::Devices>,
 }
 
 impl Csi {
     /// Volumes of drivers; those that an earlier agent left are in use from the start.
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { root, dir, client, api, node, node_name, tokens, in_use, device_plugins } = parts;
+        let Parts { root, dir, client, api, node, node_name, tokens, in_use, trouble, device_plugins } = parts;
         let objects = Objects::new(client.clone(), api);
         let csi = Csi {
             devices: Devices::new(root.clone()),
@@ -173,6 +180,7 @@ impl Csi {
             objects,
             registered: Mutex::default(),
             in_use,
+            trouble,
             fresh: Mutex::default(),
             mounted: Mutex::default(),
             locks: Mutex::default(),

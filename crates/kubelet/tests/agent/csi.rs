@@ -1,7 +1,10 @@
 //! Volumes of CSI drivers: the agent and a driver, with the test in the place of controllers and attacher.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use cluster::{Informer, Selection};
 use host::NodeOs;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
@@ -127,6 +130,44 @@ async fn a_driver_comes_and_goes() {
     let old = world.start_driver(Options { versions: vec!["0.3.0".into()], ..Options::new("old.example.com") });
     world.eventually("the refusal", async || old.state().registrations.iter().any(|(_, why)| why.contains("speaks 1.x"))).await;
     assert_eq!(world.csi_node().await["spec"]["drivers"], json!([]));
+}
+
+#[tokio::test]
+async fn a_node_is_ready_once_its_csi_node_is_written_and_stays_so_over_a_restart() {
+    let mut world = World::new().await;
+    world.link.forbid(&["csinodes"]);
+    world.start_agent();
+    let refused = async || {
+        let ready = world.ready_condition().await;
+        ready.is_some_and(|ready| ready.status == "False" && ready.message.is_some_and(|text| text.starts_with("failed to initialize CSINode: ")))
+    };
+    world.eventually("the reason", refused).await;
+    assert!(world.ready_condition().await.unwrap().message.unwrap().contains("csinodes is forbidden"));
+    world.link.forbid(&[]);
+    world.eventually("node Ready", async || world.node_is_ready().await).await;
+    assert!(!world.csi_node().await.is_null());
+
+    // An agent that starts again is slow to write the CSINode. That the Node has its new boot id shows that it wrote the status.
+    world.stop_agent().await;
+    let seen: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+    let nodes =
+        Informer::start(Api::<Node>::all(world.admin()), Selection::all().of(&cluster::ApiServer::default()), |node: &Node| Some(node.clone()));
+    let notes = seen.clone();
+    nodes.subscribe(move |change| {
+        let status = change.new.and_then(|node| node.status.clone()).unwrap_or_default();
+        let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready").map(|c| c.status.clone()).unwrap_or_default();
+        notes.lock().unwrap().push((ready, status.node_info.unwrap_or_default().boot_id));
+    });
+    nodes.synced().await;
+    world.link.forbid(&["csinodes"]);
+    world.boot += 1;
+    world.start_agent();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    world.link.forbid(&[]);
+    let written = || seen.lock().unwrap().iter().any(|(_, boot)| boot == "boot-1");
+    world.eventually("the status", async || written()).await;
+    let seen = seen.lock().unwrap();
+    assert!(seen.iter().all(|(ready, _)| ready == "True"), "{seen:?}");
 }
 
 #[tokio::test]
@@ -444,7 +485,7 @@ async fn a_driver_that_wants_it_is_asked_again() {
     let mut world = World::new().await;
     world.os = NodeOs::Linux;
     std::fs::create_dir_all(world.drive().join("etc")).unwrap();
-    world.polls.pod = std::time::Duration::from_millis(300);
+    world.polls.pod = Duration::from_millis(300);
     world.start_agent();
     world.eventually("node Ready", async || world.node_is_ready().await).await;
     world.csi_driver(json!({"attachRequired": false, "requiresRepublish": true, "tokenRequests": [{"audience": "vault"}]})).await;
@@ -481,7 +522,7 @@ async fn a_driver_that_wants_it_is_asked_again() {
 
 /// Everything that is logged in this thread, with every field.
 #[derive(Clone, Default)]
-struct Logged(std::sync::Arc<std::sync::Mutex<String>>);
+struct Logged(Arc<Mutex<String>>);
 
 impl tracing::field::Visit for Logged {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {

@@ -83,7 +83,8 @@ pub struct World {
     pub resolver: Resolver,
     /// Which logs of its node the next agent shows.
     pub system_logs: kubelet::SystemLogs,
-    boot: u32,
+    /// Which start of the machine this is.
+    pub boot: u32,
     agent: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
 }
 

@@ -25,6 +25,8 @@ const DEPTH: usize = 3;
 /// Sockets that are looked at.
 const MAX_SOCKETS: usize = 256;
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// The node is not ready while its CSINode is not written, so that is tried again soon.
+const INITIAL_WAITS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(30));
 /// The type of plug-ins that are drivers.
 const DRIVER: &str = "CSIPlugin";
 /// The type of device plug-ins.
@@ -111,11 +113,7 @@ fn plan(known: &BTreeMap<PodPath, Socket>, there: &BTreeMap<PodPath, Stamp>, now
 /// Keeps the table of drivers, for ever. `news` is called when a driver came.
 pub(crate) async fn keep(csi: Arc<Csi>, news: impl Fn()) {
     let Ok(dir) = csi.dir.join("plugins_registry") else { return };
-    let mut waits = Backoff::new(WAITS.0, WAITS.1);
-    while let Err(error) = Box::pin(csi.ensure_csi_node()).await {
-        tracing::warn!(node = csi.node_name, error = %error.as_report(), "making the node's CSINode failed; trying again");
-        tokio::time::sleep(waits.next_delay()).await;
-    }
+    csi.initialize().await;
     if let Err(error) = csi.root.create_dir_all(&dir, 0o750) {
         tracing::error!(%dir, error = %error.as_report(), "making the directory of plug-ins failed; no CSI driver can register");
     }
@@ -246,6 +244,18 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Csi {
+    /// Writes the node's CSINode; until that is done the node is not ready, and says why (upstream csi_plugin.go `initializeCSINode`).
+    async fn initialize(&self) {
+        let mut waits = Backoff::new(INITIAL_WAITS.0, INITIAL_WAITS.1);
+        while let Err(error) = Box::pin(self.ensure_csi_node()).await {
+            let error = error.to_report_string();
+            tracing::warn!(node = self.node_name, error, "making the node's CSINode failed; trying again");
+            self.trouble.send_replace(Some(format!("failed to initialize CSINode: {error}")));
+            tokio::time::sleep(waits.next_delay()).await;
+        }
+        self.trouble.send_replace(None);
+    }
+
     /// Asks a socket what it is, and takes its plug-in in.
     async fn register(&self, socket: &PodPath) -> Result<Brought, RegisterError> {
         let registrar = csi::Registrar::new(sockets::connector(&self.root, socket));
