@@ -14,6 +14,7 @@ mod hosts;
 mod image;
 mod mount;
 mod resize;
+mod restarts;
 mod site;
 mod start;
 mod times;

@@ -75,7 +75,8 @@ impl Worker {
 
     async fn create_and_start(&mut self, c: &Container, start: Start) -> Result<String, StartError> {
         self.wait_for_policies().await?;
-        let restarts = start.restarts;
+        let restarts = self.restarts(c, &start);
+        let start = Start { restarts, ..start };
         let image = c.image.clone().unwrap_or_default();
         let usage = self.agent.images.usage(&image, &start.image).await;
         let usage = usage.map_err(|error| StartError::InspectImage(error.into()))?;

@@ -45,6 +45,14 @@ fn running(world: &World) -> Vec<String> {
     all.map(|c| c.config.image.clone().unwrap_or_default().user_specified_image).collect()
 }
 
+/// Which run of container `c` is the newest, and its log.
+fn last_log(world: &World) -> (u32, PathBuf) {
+    let state = world.runtime.state.lock().unwrap();
+    let container = state.named("c").pop().unwrap();
+    let dir = world.runtime.path(&state.sandboxes[&container.sandbox].config.log_directory);
+    (container.config.metadata.unwrap().attempt, dir.join(container.config.log_path))
+}
+
 async fn mirror(world: &World) -> Value {
     let pod = world.pods().get_opt("web-win01").await.unwrap();
     pod.map(|pod| serde_json::to_value(pod).unwrap()).unwrap_or_default()
@@ -106,6 +114,29 @@ async fn a_static_pod_runs_without_an_api_server_and_is_shown_when_there_is_one(
     assert_eq!(adopted["metadata"]["uid"], again["metadata"]["uid"]);
     assert_eq!(adopted["status"]["startTime"], again["status"]["startTime"]);
     assert_eq!(world.runtime.state.lock().unwrap().containers.len(), 1);
+}
+
+#[tokio::test]
+async fn a_static_pod_of_which_only_logs_are_left_writes_into_none_of_them() {
+    let mut world = world().await;
+    write(&world, "web.yaml", &manifest("serve:1"));
+    world.link.cut(true);
+    world.start_agent();
+    world.eventually("the container", async || running(&world) == ["serve:1"]).await;
+    let (attempt, first) = last_log(&world);
+    assert!(attempt == 0 && first.ends_with("c/0.log"), "{}", first.display());
+    std::fs::write(&first, "first").unwrap();
+    world.stop_agent().await;
+    {
+        let mut state = world.runtime.state.lock().unwrap();
+        state.containers.clear();
+        state.sandboxes.clear();
+    }
+    world.start_agent();
+    world.eventually("the container", async || running(&world) == ["serve:1"]).await;
+    let (attempt, second) = last_log(&world);
+    assert_eq!((attempt, second), (1, first.with_file_name("1.log")));
+    assert_eq!(std::fs::read_to_string(&first).unwrap(), "first");
 }
 
 #[tokio::test]
