@@ -46,22 +46,20 @@ impl Manager {
         let mut state = State::default();
         let mut evicting = BTreeSet::new();
         loop {
-            if let Err(error) = Box::pin(self.pass(&mut state, &mut evicting)).await {
-                tracing::warn!(error = %error.as_report(), "cannot see how much of the node's resources is left; trying again");
-            }
+            Box::pin(self.pass(&mut state, &mut evicting)).await;
             tokio::time::sleep(self.config.interval).await;
         }
     }
 
-    async fn pass(&self, state: &mut State, evicting: &mut BTreeSet<String>) -> Result<(), cri::Error> {
+    async fn pass(&self, state: &mut State, evicting: &mut BTreeSet<String>) {
         let pods: Vec<(String, Arc<Pod>)> = self.agent.admitted().iter().map(|(uid, pod)| (uid.clone(), pod.clone())).collect();
         // One that has ended holds nothing any more.
         evicting.retain(|uid| pods.iter().any(|(known, _)| known == uid));
         if self.config.thresholds.is_empty() && !pods.iter().any(|(_, pod)| rank::has_limits(pod)) {
-            return Ok(());
+            return;
         }
-        let uses = self.uses().await?;
-        let (seen, dedicated) = self.observe(&uses).await;
+        let uses = self.uses_or_warning().await;
+        let (seen, dedicated) = self.observe(uses.as_ref()).await;
         let due = plan::observe(&self.config, state, &seen, Timestamp::now());
         self.pressures.send_if_modified(|old| {
             let changed = *old != state.pressures;
@@ -69,24 +67,27 @@ impl Manager {
             changed
         });
         let active: Vec<(String, Arc<Pod>)> = pods.into_iter().filter(|(uid, _)| !evicting.contains(uid)).collect();
-        let over = self.candidates(&active, &uses, rank::has_limits).await;
+        let over = self.candidates(&active, uses.as_ref(), rank::has_limits).await;
         let over: Vec<_> = over.iter().filter_map(|c| Some((c.uid.clone(), rank::over_limit(c, dedicated)?))).collect();
         if !over.is_empty() {
             for (uid, (limit, evicted)) in over {
                 self.evict(evicting, uid, evicted, limit);
             }
-            return Ok(());
+            return;
         }
-        let Some(threshold) = due.first() else { return Ok(()) };
+        let Some(threshold) = due.first() else { return };
         // What ends already may be enough.
         if !evicting.is_empty() {
-            return Ok(());
+            return;
         }
         self.event("EvictionThresholdMet", format!("Attempting to reclaim {}", threshold.signal.resource()));
-        if self.reclaim(threshold, dedicated).await && !plan::is_short(&self.config, &self.observe(&self.uses().await?).await.0) {
-            return Ok(());
+        if self.reclaim(threshold, dedicated).await {
+            let uses = self.uses_or_warning().await;
+            if !plan::is_short(&self.config, &self.observe(uses.as_ref()).await.0) {
+                return;
+            }
         }
-        let mut candidates = self.candidates(&active, &uses, |_| threshold.signal.pressure() == Pressure::Disk).await;
+        let mut candidates = self.candidates(&active, uses.as_ref(), |_| threshold.signal.pressure() == Pressure::Disk).await;
         if threshold.signal == Signal::Pids {
             self.add_pids(&mut candidates).await;
         }
@@ -95,7 +96,6 @@ impl Manager {
             Some((uid, evicted)) => self.evict(evicting, uid, evicted, threshold.signal.name()),
             None => tracing::warn!(signal = threshold.signal.name(), "the node is short of a resource, and no pod can be evicted: all are critical"),
         }
-        Ok(())
     }
 
     /// `cause` is a signal or a limit.
@@ -108,6 +108,14 @@ impl Manager {
 
     fn event(&self, reason: &str, message: String) {
         self.agent.node_event(EventType::Warning, reason, message);
+    }
+
+    /// What containers take; None while the runtime does not say. Disks and process ids are judged without it.
+    async fn uses_or_warning(&self) -> Option<Uses> {
+        let failed = |error: &cri::Error| {
+            tracing::warn!(error = %error.as_report(), "cannot see what containers use; judging the node without it, and trying again");
+        };
+        self.uses().await.inspect_err(failed).ok()
     }
 
     /// What containers take, as the runtime measures it.
@@ -131,29 +139,15 @@ impl Manager {
     }
 
     /// The signals, and whether images have a file system of their own.
-    async fn observe(&self, uses: &Uses) -> (Observations, bool) {
-        let mut seen = Observations::new();
-        let used = uses.values().flat_map(|u| &u.containers).map(|c| c.memory).fold(0, u64::saturating_add);
-        let capacity = self.agent.side.capacity.memory_bytes;
-        let of_pods = capacity.saturating_sub(self.reserved_memory);
-        seen.insert(Signal::AllocatableMemory, Available { capacity: of_pods, available: of_pods.saturating_sub(used) });
-        if self.is_machine {
-            match Load::read() {
-                Ok(load) => {
-                    seen.insert(Signal::Memory, load.memory);
-                    seen.extend(load.pids.map(|pids| (Signal::Pids, pids)));
-                }
-                Err(error) => tracing::warn!(%error, "the machine's load cannot be read"),
-            }
-        } else {
-            seen.insert(Signal::Memory, Available { capacity, available: capacity.saturating_sub(used) });
-        }
+    async fn observe(&self, uses: Option<&Uses>) -> (Observations, bool) {
+        let load = self.is_machine.then(|| Load::read().inspect_err(|error| tracing::warn!(%error, "the machine's load cannot be read")).ok());
         let nodefs = self.agent.root.space(&self.agent.dir).ok();
-        add(&mut seen, nodefs, Signal::Nodefs, Signal::NodefsInodes);
         let imagefs = self.collector.space().await.ok();
-        add(&mut seen, imagefs, Signal::Imagefs, Signal::ImagefsInodes);
+        let sum = |uses: &Uses| uses.values().flat_map(|u| &u.containers).map(|c| c.memory).fold(0, u64::saturating_add);
+        let measured =
+            Measured { memory: self.agent.side.capacity.memory_bytes, reserved: self.reserved_memory, used: uses.map(sum), load, nodefs, imagefs };
         let size = |space: Option<Space>| space.map(|s| (s.capacity, s.inodes));
-        (seen, imagefs.is_some() && size(imagefs) != size(nodefs))
+        (measured.signals(), imagefs.is_some() && size(imagefs) != size(nodefs))
     }
 
     /// Gives back what no pod has to end for. Returns whether there was anything to try.
@@ -173,10 +167,13 @@ impl Manager {
     }
 
     /// Pods with what they take; their files are measured for those of which `measured` says so.
-    async fn candidates(&self, pods: &[(String, Arc<Pod>)], uses: &Uses, measured: impl Fn(&Pod) -> bool) -> Vec<Candidate> {
+    async fn candidates(&self, pods: &[(String, Arc<Pod>)], uses: Option<&Uses>, measured: impl Fn(&Pod) -> bool) -> Vec<Candidate> {
         let mut out = Vec::new();
         for (uid, pod) in pods {
-            let mut usage = uses.get(uid).cloned();
+            let mut usage = match uses {
+                Some(uses) => uses.get(uid).cloned(),
+                None => Some(unmeasured(pod)),
+            };
             if let Some(known) = usage.take_if(|_| measured(pod)) {
                 let (agent, of) = (self.agent.clone(), pod.clone());
                 let filled = tokio::task::spawn_blocking(move || {
@@ -204,6 +201,47 @@ impl Manager {
             }
         }
     }
+}
+
+/// What was measured of a node; what could not be is None.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Measured {
+    /// Bytes that the node declares.
+    pub memory: u64,
+    /// Bytes that pods do not get.
+    pub reserved: u64,
+    /// Bytes that containers take.
+    pub used: Option<u64>,
+    /// None of a node that is not the machine that we run on.
+    pub load: Option<Option<Load>>,
+    pub nodefs: Option<Space>,
+    pub imagefs: Option<Space>,
+}
+
+impl Measured {
+    /// The signals that can be judged.
+    pub(super) fn signals(self) -> Observations {
+        let mut seen = Observations::new();
+        let of = |capacity: u64| self.used.map(|used| Available { capacity, available: capacity.saturating_sub(used) });
+        seen.extend(of(self.memory.saturating_sub(self.reserved)).map(|left| (Signal::AllocatableMemory, left)));
+        match self.load {
+            Some(load) => {
+                seen.extend(load.iter().map(|load| (Signal::Memory, load.memory)));
+                seen.extend(load.and_then(|load| load.pids).map(|pids| (Signal::Pids, pids)));
+            }
+            None => seen.extend(of(self.memory).map(|left| (Signal::Memory, left))),
+        }
+        add(&mut seen, self.nodefs, Signal::Nodefs, Signal::NodefsInodes);
+        add(&mut seen, self.imagefs, Signal::Imagefs, Signal::ImagefsInodes);
+        seen
+    }
+}
+
+/// The usage of a pod while the runtime does not say: its containers, whose files the agent can measure itself.
+pub(super) fn unmeasured(pod: &Pod) -> PodUse {
+    let spec = pod.spec.as_ref();
+    let names = spec.into_iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers)).map(|c| c.name.clone());
+    PodUse { containers: names.map(|name| ContainerUse { name, ..ContainerUse::default() }).collect(), ..PodUse::default() }
 }
 
 fn add(seen: &mut Observations, space: Option<Space>, bytes: Signal, inodes: Signal) {

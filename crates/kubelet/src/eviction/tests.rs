@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use host::Available;
+use host::{Available, Load, Space};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::manager::{Measured, unmeasured};
 use super::plan::{Observations, State, is_short, observe};
 use super::rank::{Candidate, ContainerUse, PodUse, choose, over_limit, rank};
 use super::*;
@@ -221,6 +222,48 @@ fn limits_of_local_storage_hold() {
     assert_eq!(of(json!({"containers": container(json!({"cpu": "1"}))}), with(500, 500, 500)), None);
     let critical = json!({"priority": 2_000_000_000, "volumes": volumes});
     assert_eq!(of(critical, with(11, 0, 0)), None);
+}
+
+#[test]
+fn what_was_measured_is_judged_whatever_was_not() {
+    let space = Some(Space { capacity: 100, available: 5, inodes: 10, inodes_free: 1 });
+    let pids = Some(Available { capacity: 1000, available: 10 });
+    let memory = Available { capacity: 8000, available: 700 };
+    let load = |pids| Some(Some(Load { memory, pids }));
+    let whole = Measured { memory: 8000, reserved: 1000, used: Some(2000), load: load(pids), nodefs: space, imagefs: space };
+    let disk = [(Signal::Nodefs, 5, 100), (Signal::NodefsInodes, 1, 10), (Signal::Imagefs, 5, 100), (Signal::ImagefsInodes, 1, 10)];
+    let (nodefs, imagefs) = disk.split_at(2);
+    let (of_pods, of_machine, of_pids) = ((Signal::AllocatableMemory, 5000, 7000), (Signal::Memory, 700, 8000), (Signal::Pids, 10, 1000));
+    for (what, measured, wanted) in [
+        ("all", whole, [&[of_pods, of_machine, of_pids], &disk[..]].concat()),
+        ("no usage of containers", Measured { used: None, ..whole }, [&[of_machine, of_pids], &disk[..]].concat()),
+        ("no load", Measured { load: Some(None), ..whole }, [&[of_pods], &disk[..]].concat()),
+        ("Windows", Measured { load: load(None), ..whole }, [&[of_pods, of_machine], &disk[..]].concat()),
+        ("a simulated node", Measured { load: None, ..whole }, [&[of_pods, (Signal::Memory, 6000, 8000)], &disk[..]].concat()),
+        ("a simulated node, no usage", Measured { load: None, used: None, ..whole }, disk.to_vec()),
+        ("no file system of images", Measured { imagefs: None, used: None, load: None, ..whole }, nodefs.to_vec()),
+        ("no file system of the agent", Measured { nodefs: None, used: None, load: None, ..whole }, imagefs.to_vec()),
+        ("nothing", Measured::default(), vec![]),
+    ] {
+        assert_eq!(measured.signals(), seen(&wanted), "{what}");
+    }
+    let config = config(&[("memory.available", "100"), ("nodefs.available", "10%"), ("pid.available", "5%")], &[], 0, &[]).with_allocatable_memory();
+    let mut state = State::default();
+    let due = observe(&config, &mut state, &Measured { used: None, ..whole }.signals(), t(0));
+    assert_eq!(due.iter().map(|t| t.signal).collect::<Vec<_>>(), [Signal::Nodefs, Signal::Pids]);
+    assert_eq!(state.pressures, BTreeSet::from([Pressure::Disk, Pressure::Pid]));
+}
+
+#[test]
+fn a_pod_whose_usage_is_not_known_is_judged_by_the_files_that_the_agent_measures() {
+    let limits = json!({"limits": {"ephemeral-storage": "20Mi"}});
+    let pod = pod(json!({"initContainers": [{"name": "i", "image": "i"}], "containers": [{"name": "c", "image": "i", "resources": limits}]}));
+    let mut usage = unmeasured(&pod);
+    assert_eq!(usage.containers.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["i", "c"]);
+    let over = |usage: &PodUse| over_limit(&Candidate { uid: "u".into(), pod: pod.clone(), is_static: false, usage: Some(usage.clone()) }, false);
+    assert!(over(&usage).is_none());
+    usage.containers[1].logs = 21 * MI;
+    assert!(over(&usage).is_some());
 }
 
 #[test]

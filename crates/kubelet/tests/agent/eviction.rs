@@ -108,6 +108,19 @@ async fn unused_images_go_before_pods_do() {
     assert_eq!(status["reason"], "Evicted");
 }
 
+#[tokio::test]
+async fn disks_are_judged_while_the_runtime_does_not_say_what_containers_use() {
+    let hard = Threshold { signal: Signal::Nodefs, value: Amount::Percent(100.0), grace: None, reclaim: None };
+    let mut world = World::new().await;
+    world.eviction = Eviction { thresholds: vec![hard], interval: Duration::from_millis(100), ..Eviction::default() };
+    world.runtime.state.lock().unwrap().refuses.insert("ListContainerStats");
+    world.pod("web", json!({})).await;
+    world.start_agent();
+    world.eventually("pressure", async || condition(&world, "DiskPressure").await["status"] == "True").await;
+    let status = world.until("web", "evicted or refused", |s| s["phase"] == "Failed").await;
+    assert_eq!(status["reason"], "Evicted");
+}
+
 /// CVE-2020-8557: what a pod wrote to its hosts file counted for nobody, and filled the node's disk.
 #[tokio::test]
 async fn a_hosts_file_that_grows_counts_to_its_pod() {
