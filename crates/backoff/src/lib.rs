@@ -53,7 +53,8 @@ pub fn jittered(delay: Duration) -> Duration {
 }
 
 /// A number in [0, 1) that differs between processes and calls.
-fn jitter() -> f64 {
+#[must_use]
+pub fn jitter() -> f64 {
     let bits = RandomState::new().hash_one(0u8) >> 11;
     #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]
     let fraction = bits as f64 / (1u64 << 53) as f64;

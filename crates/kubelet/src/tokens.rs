@@ -1,4 +1,5 @@
-//! Service account tokens for projected volumes, renewed after 80 % of their life or a day.
+//! Service account tokens for projected volumes, renewed after 80 % of their life or a day, up to ten seconds earlier: the tokens of pods that
+//! started together are not all asked for at once (upstream pkg/kubelet/token/token_manager.go).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +17,20 @@ use crate::volumes::Tokens;
 /// What a token is for: pod UID, account UID where only that account's will do, audience, seconds.
 type Key = (String, Option<String>, String, Option<i64>);
 
-/// → (token, issued, expires).
-type Cache = HashMap<Key, (String, Timestamp, Timestamp)>;
+/// A token that was issued.
+#[derive(Clone, Debug)]
+struct Held {
+    token: String,
+    issued: Timestamp,
+    expires: Timestamp,
+    /// How much earlier it is renewed. Drawn once: drawn at each look, the earliest would win for all.
+    early: SignedDuration,
+}
+
+type Cache = HashMap<Key, Held>;
+
+/// How much earlier a token is renewed at most, in seconds.
+const MAX_EARLY: f64 = 10.0;
 
 /// A token that the API server did not give, and that no older one stands in for.
 #[derive(Debug, thiserror::Error)]
@@ -72,18 +85,19 @@ impl TokenCache {
 
     async fn held(&self, pod: &Pod, key: Key, now: Timestamp) -> Result<(String, Timestamp), TokenError> {
         let held = self.lock().get(&key).cloned();
-        if let Some((token, issued, expires)) = &held
-            && !due(*issued, *expires, now)
+        if let Some(held) = &held
+            && !due(held, now)
         {
-            return Ok((token.clone(), *expires));
+            return Ok((held.token.clone(), held.expires));
         }
         match self.request(pod, &key).await {
             Ok((token, expires)) => {
-                self.lock().insert(key, (token.clone(), now, expires));
+                let held = Held { token: token.clone(), issued: now, expires, early: early(backoff::jitter()) };
+                self.lock().insert(key, held);
                 Ok((token, expires))
             }
             Err(error) => match held {
-                Some((token, _, expires)) if expires > now => Ok((token, expires)),
+                Some(held) if held.expires > now => Ok((held.token, held.expires)),
                 _ => Err(TokenError { source: error.into() }),
             },
         }
@@ -116,9 +130,15 @@ impl TokenCache {
     }
 }
 
-fn due(issued: Timestamp, expires: Timestamp, now: Timestamp) -> bool {
-    let life = expires.duration_since(issued);
-    now > issued + SignedDuration::from_hours(24) || now > issued + life.checked_div(5).unwrap_or_default() * 4
+/// How much earlier a token is renewed, for a number in [0, 1).
+fn early(drawn: f64) -> SignedDuration {
+    SignedDuration::try_from_secs_f64(drawn * MAX_EARLY).unwrap_or_default()
+}
+
+fn due(held: &Held, now: Timestamp) -> bool {
+    let life = held.expires.duration_since(held.issued);
+    let old = (life.checked_div(5).unwrap_or_default() * 4).min(SignedDuration::from_hours(24));
+    now > held.issued + old.saturating_sub(held.early)
 }
 
 #[cfg(test)]
@@ -128,8 +148,15 @@ mod tests {
     #[test]
     fn renewal() {
         let t = |s: i64| Timestamp::from_second(s).unwrap();
-        assert!(!due(t(0), t(3600), t(2800)));
-        assert!(due(t(0), t(3600), t(2900)));
-        assert!(due(t(0), t(86_400 * 365), t(86_401)));
+        let held = |life: i64, early: i64| Held { token: String::new(), issued: t(0), expires: t(life), early: SignedDuration::from_secs(early) };
+        for (life, early, last) in
+            [(3600, 0, 2880), (3600, 7, 2873), (600, 9, 471), (86_400 * 365, 0, 86_400), (86_400 * 365, 5, 86_395), (108_000, 0, 86_400)]
+        {
+            let held = held(life, early);
+            assert!(!due(&held, t(last)) && due(&held, t(last + 1)), "{life} s, {early} s early");
+        }
+        assert_eq!([early(0.0), early(0.5)], [SignedDuration::ZERO, SignedDuration::from_secs(5)]);
+        let drawn: std::collections::BTreeSet<_> = (0..16).map(|_| early(backoff::jitter())).collect();
+        assert!(drawn.len() > 1 && drawn.iter().all(|early| *early < SignedDuration::from_secs(10)), "{drawn:?}");
     }
 }
