@@ -68,6 +68,21 @@ impl Refusals {
     }
 }
 
+/// How the runtime begins to say why a pull failed (upstream cri-api pkg/errors), the reason, and what upstream says then.
+const TOLD: [(&str, WaitingReason, &str); 2] = [
+    ("RegistryUnavailable", WaitingReason::RegistryUnavailable, "the registry is unavailable"),
+    ("SignatureValidationFailed", WaitingReason::SignatureValidationFailed, "the signature validation failed"),
+];
+
+/// Reason and message of a failed pull (upstream `evalCRIPullErr`).
+fn judge_pull(image: &str, text: String) -> (WaitingReason, String) {
+    let told = TOLD.iter().find_map(|(begin, reason, why)| Some((reason, why, text.strip_prefix(begin)?)));
+    match told {
+        Some((reason, why, rest)) => (*reason, format!("image pull failed for {image} because {why}{rest}")),
+        None => (WaitingReason::ErrImagePull, text),
+    }
+}
+
 impl ImageError {
     /// The reason of the container's waiting state.
     pub(crate) fn reason(&self) -> WaitingReason {
@@ -75,7 +90,8 @@ impl ImageError {
             ImageError::InvalidName { .. } => WaitingReason::InvalidImageName,
             ImageError::Inspect { .. } => WaitingReason::ImageInspectError,
             ImageError::NeverPull { .. } => WaitingReason::ErrImageNeverPull,
-            ImageError::Record { .. } | ImageError::Secret { .. } | ImageError::Pull { .. } => WaitingReason::ErrImagePull,
+            ImageError::Pull { image, source } => judge_pull(image, source.to_string()).0,
+            ImageError::Record { .. } | ImageError::Secret { .. } => WaitingReason::ErrImagePull,
         }
     }
 
@@ -83,7 +99,7 @@ impl ImageError {
     pub(crate) fn message(&self) -> String {
         match self {
             // The reason says already that it was a pull, and of which image the status says beside it.
-            ImageError::Pull { source, .. } => source.to_string(),
+            ImageError::Pull { image, source } => judge_pull(image, source.to_string()).1,
             ImageError::Secret { source, .. } => source.to_report_string(),
             other => other.to_report_string(),
         }
@@ -302,6 +318,32 @@ mod tests {
         ] {
             assert_eq!((error.reason().to_string().as_str(), error.message().as_str()), waiting);
             assert_eq!((error.event_reason(), error.to_report_string().as_str()), event);
+        }
+    }
+
+    #[test]
+    fn what_the_runtime_says_of_a_failed_pull_is_its_reason() {
+        let answered = |text: &str| cri::Error::Answered { call: "PullImage", kind: cri::Kind::Failed, message: text.into() }.into();
+        for (texts, reason, message) in [
+            (
+                &["RegistryUnavailable: pinging reg.io: connection refused"][..],
+                "RegistryUnavailable",
+                "image pull failed for reg.io/a because the registry is unavailable: pinging reg.io: connection refused",
+            ),
+            (&["RegistryUnavailable"], "RegistryUnavailable", "image pull failed for reg.io/a because the registry is unavailable"),
+            (
+                &["SignatureValidationFailed: no signature exists", "SignatureValidationFailed: no signature exists"],
+                "SignatureValidationFailed",
+                "image pull failed for reg.io/a because the signature validation failed: no signature exists",
+            ),
+            (&["RegistryUnavailable: a", "denied"], "ErrImagePull", "[RegistryUnavailable: a, denied]"),
+            (&["failed to resolve: RegistryUnavailable"], "ErrImagePull", "failed to resolve: RegistryUnavailable"),
+        ] {
+            let error = ImageError::Pull { image: "reg.io/a".into(), source: Refusals(texts.iter().map(|text| answered(text)).collect()) };
+            assert_eq!((error.reason().to_string().as_str(), error.message().as_str()), (reason, message));
+            assert!(error.reason().is_failed_pull() && error.event_reason() == "Failed", "{reason}");
+            let raw = Refusals(texts.iter().map(|text| answered(text)).collect());
+            assert_eq!(error.to_report_string(), format!("Failed to pull image \"reg.io/a\": {raw}"), "events have the runtime's words");
         }
     }
 

@@ -670,8 +670,8 @@ impl PodState {
         let own = self.spec_of(container).and_then(|c| c.image).unwrap_or_default();
         if let Some(ImageState::Failed(failure)) = self.memory.images.get_mut(container) {
             let image = failure.image.as_ref().unwrap_or(&own);
+            failure.message = format!("Back-off pulling image {image:?}: {}: {}", failure.reason, failure.message);
             failure.reason = WaitingReason::ImagePullBackOff;
-            failure.message = format!("Back-off pulling image {image:?}: ErrImagePull: {}", failure.message);
         }
     }
 

@@ -176,6 +176,10 @@ pub(crate) enum WaitingReason {
     CrashLoopBackOff,
     ErrImagePull,
     ImagePullBackOff,
+    /// The runtime cannot reach the image's registry.
+    RegistryUnavailable,
+    /// The runtime does not accept the image's signatures.
+    SignatureValidationFailed,
     ErrImageNeverPull,
     InvalidImageName,
     ImageInspectError,
@@ -183,6 +187,13 @@ pub(crate) enum WaitingReason {
     CreateContainerError,
     RunContainerError,
     RestartingAllContainers,
+}
+
+impl WaitingReason {
+    /// Whether a pull has just failed.
+    pub(crate) fn is_failed_pull(self) -> bool {
+        matches!(self, Self::ErrImagePull | Self::RegistryUnavailable | Self::SignatureValidationFailed)
+    }
 }
 
 impl fmt::Display for WaitingReason {

@@ -351,9 +351,9 @@ impl Plan<'_> {
                 let notice = f.failed_at + BACK_OFF_NOTICE;
                 if f.retry.at > i.now {
                     self.wake_at(f.retry.at);
-                    if f.reason == WaitingReason::ErrImagePull && notice > i.now {
+                    if f.reason.is_failed_pull() && notice > i.now {
                         self.wake_at(notice);
-                    } else if f.reason == WaitingReason::ErrImagePull {
+                    } else if f.reason.is_failed_pull() {
                         self.actions.push(Action::BackOffPull { container: c.name.clone(), image: f.image.clone() });
                     }
                 } else {

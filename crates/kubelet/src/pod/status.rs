@@ -312,7 +312,8 @@ fn missing(i: &Input<'_>, c: &Spec, waiting: &[Waiting], ending: Ending, old_pod
     if w.is_none() && matches!(i.memory.images.get(&c.name), Some(ImageState::Getting(_))) {
         // Still creating; the reason of the last failed pull stays until this one is over.
         let before = old.and_then(|o| o.state.as_ref()).and_then(|s| s.waiting.clone());
-        let pull = |w: &ContainerStateWaiting| matches!(w.reason.as_deref(), Some("ErrImagePull" | "ImagePullBackOff"));
+        const PULL: [&str; 4] = ["ErrImagePull", "RegistryUnavailable", "SignatureValidationFailed", "ImagePullBackOff"];
+        let pull = |w: &ContainerStateWaiting| w.reason.as_deref().is_some_and(|reason| PULL.contains(&reason));
         if let Some(before) = before.filter(pull) {
             state.waiting = Some(before);
         }

@@ -252,6 +252,19 @@ fn a_failed_pull_becomes_a_back_off_and_waits_twice_as_long_each_time() {
 }
 
 #[test]
+fn the_back_off_says_which_kind_of_pull_failed() {
+    for reason in [WaitingReason::RegistryUnavailable, WaitingReason::SignatureValidationFailed] {
+        let mut m = Machine::with_sandbox(json!({}));
+        let failed = Failed { reason, message: "why".into(), image: None };
+        assert_eq!(m.on(Event::Image { container: "c".into(), result: Err(failed) }), [""; 0]);
+        assert_eq!(m.waiting(), (reason.to_string(), "why".to_owned()));
+        let failed = m.now;
+        assert_eq!(m.tick(failed + 2), ["wait before pulling the image of c again"]);
+        assert_eq!(m.waiting(), ("ImagePullBackOff".to_owned(), format!("Back-off pulling image \"img:1\": {reason}: why")));
+    }
+}
+
+#[test]
 fn a_failed_start_waits_and_what_never_ran_is_removed() {
     let mut m = Machine::with_sandbox(json!({}));
     m.on(Event::Image { container: "c".into(), result: Ok("sha".into()) });
