@@ -487,6 +487,11 @@ impl HostRoot {
         self.root(path)?.mount_memory(path.components(), size).map_err(error("mount a memory file system at", path))
     }
 
+    /// Makes `path` a file system in huge pages of `page` bytes, unless it is one already. Only Linux has them; elsewhere this is refused.
+    pub fn mount_huge_pages(&self, path: &PodPath, page: u64) -> Result<(), HostError> {
+        self.root(path)?.mount_huge_pages(path.components(), page).map_err(error("mount a file system in huge pages at", path))
+    }
+
     /// Takes away every mount at and below `path`. None, or nothing there, is fine.
     pub fn unmount_below(&self, path: &PodPath) -> Result<(), HostError> {
         match self.root(path)?.unmount_below(path.components()) {

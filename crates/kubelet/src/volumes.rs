@@ -4,6 +4,7 @@ mod content;
 pub(crate) mod csi;
 mod devices;
 pub(crate) mod flexvolume;
+mod huge_pages;
 mod local;
 pub(crate) mod plugin;
 
@@ -66,6 +67,8 @@ pub(crate) enum VolumeError {
     ShareSilent { path: String },
     #[error("hostPath type {0:?} is unknown")]
     HostPathTypeUnknown(String),
+    #[error(transparent)]
+    Medium(#[from] huge_pages::MediumError),
     #[error(transparent)]
     Csi(#[from] csi::CsiError),
     #[error(transparent)]

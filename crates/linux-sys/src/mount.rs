@@ -85,6 +85,29 @@ pub fn tmpfs(target: &Path, options: &str) -> io::Result<()> {
     mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options)).map_err(named("mount tmpfs at", target))
 }
 
+/// A file system in huge pages of `page` bytes.
+///
+/// # Errors
+/// The kernel has no pages of this size, or refuses the mount: in user namespaces it always does.
+pub fn hugetlbfs(target: &Path, page: u64) -> io::Result<()> {
+    mount(Some("nodev"), target, Some("hugetlbfs"), MsFlags::empty(), Some(huge_page_option(page).as_str()))
+        .map_err(named("mount hugetlbfs at", target))
+}
+
+fn huge_page_option(page: u64) -> String {
+    format!("pagesize={page}")
+}
+
+/// The size of the pages of a file system in huge pages; None of other file systems.
+///
+/// # Errors
+/// The path cannot be looked at.
+pub fn huge_page_size(path: &Path) -> io::Result<Option<u64>> {
+    let stat = nix::sys::statfs::statfs(path).map_err(named("read the kind of file system of", path))?;
+    let is_huge = stat.filesystem_type() == nix::sys::statfs::HUGETLBFS_MAGIC;
+    Ok(is_huge.then(|| u64::try_from(stat.block_size()).unwrap_or_default()))
+}
+
 /// The process file system of the current pid namespace.
 pub fn proc(target: &Path) -> io::Result<()> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -168,6 +191,13 @@ mod tests {
         assert_eq!(options.to_str().unwrap(), r"lowerdir=/a\:b:/c\,d,upperdir=/u\,p,workdir=/w,userxattr");
         let many = vec![PathBuf::from("/x".repeat(100)); 30];
         assert_eq!(overlay_options(&many, Path::new("/u"), Path::new("/w")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn pages_are_named_in_bytes_and_other_file_systems_have_none() {
+        assert_eq!(huge_page_option(2 << 20), "pagesize=2097152");
+        assert_eq!(huge_page_size(Path::new("/proc")).unwrap(), None);
+        assert_eq!(huge_page_size(Path::new("/proc/none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -190,6 +190,13 @@ impl Drive {
         }
     }
 
+    pub(super) fn mount_huge_pages(&self, path: &[String], page: u64) -> io::Result<()> {
+        match self {
+            Self::Disk(root) => root.mount_huge_pages(path, page),
+            Self::Memory(root) => root.kind(path).map(drop),
+        }
+    }
+
     pub(super) fn unmount_below(&self, path: &[String]) -> io::Result<()> {
         match self {
             Self::Disk(root) => root.unmount_below(path),

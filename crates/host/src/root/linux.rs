@@ -308,6 +308,19 @@ impl Root {
         linux_sys::mount::tmpfs(&fd_path(&target), &format!("mode=1777{size}"))
     }
 
+    pub(super) fn mount_huge_pages(&self, path: &[String], page: u64) -> io::Result<()> {
+        let target = self.open_in(path, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let real = std::fs::read_link(fd_path(&target))?;
+        if !linux_sys::mount::mounts_below(&real)?.contains(&real) {
+            return linux_sys::mount::hugetlbfs(&fd_path(&target), page);
+        }
+        match linux_sys::mount::huge_page_size(&fd_path(&target))? {
+            Some(mounted) if mounted == page => Ok(()),
+            Some(mounted) => Err(io::Error::other(format!("its pages have {mounted} bytes, not {page}: delete the pod and create it again"))),
+            None => Err(io::Error::other("a file system of another kind is mounted there: unmount it")),
+        }
+    }
+
     pub(super) fn unmount_below(&self, path: &[String]) -> io::Result<()> {
         let real = self.resolve(path)?.path;
         for mount in linux_sys::mount::mounts_below(&real)?.iter().rev() {

@@ -493,6 +493,7 @@ mod tests {
         let (found, _hold) = root.sub_path(&dir, "d/new", &path("/none")).unwrap();
         assert_eq!((found.clone(), root.kind(&found).unwrap()), (dir.join("d/new").unwrap(), Some(FileKind::Directory)));
         assert_eq!((root.is_mount(&dir).unwrap(), root.mount_memory(&dir, None).is_ok(), root.unmount_below(&dir).is_ok()), (false, true, true));
+        assert!(root.mount_huge_pages(&dir, 2 << 20).is_ok());
     }
     #[test]
     fn a_file_takes_the_place_of_a_file_alone() {

@@ -298,6 +298,10 @@ impl Root {
         self.descend(path).map(drop)
     }
 
+    pub(super) fn mount_huge_pages(&self, _path: &[String], _page: u64) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "Windows has no file systems in huge pages"))
+    }
+
     pub(super) fn unmount_below(&self, path: &[String]) -> io::Result<()> {
         self.object(path, THERE).map(drop)
     }

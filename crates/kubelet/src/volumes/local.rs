@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod
 use tokio::sync::Semaphore;
 
 use super::devices::{Devices, Map};
+use super::huge_pages::{Medium, medium};
 use super::plugin::{Left, Plugin, Request};
 use super::{Content, PodDirs, VolumeError};
 use crate::claims::{Claimed, Source};
@@ -137,8 +138,9 @@ fn set_up(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Content<'_
     let plugin = plugin(volume).ok_or_else(|| unsupported(volume))?;
     let path = dirs.volume(plugin, &volume.name)?;
     if let Some(empty) = &volume.empty_dir {
-        let is_new = root.kind(&path)?.is_none();
-        empty_dir(root, &path, empty)?;
+        let medium = medium(empty.medium.as_deref().unwrap_or_default(), content.pod, root.os())?;
+        let is_new = root.kind(&path)?.is_none() || (medium != Medium::Disk && !root.is_mount(&path)?);
+        empty_dir(root, &path, empty, medium)?;
         // Once, as upstream: what the pod makes of it afterwards is the pod's.
         if let Some(owner) = owner_of(content.pod, true).filter(|_| is_new) {
             root.give_to_group(&path, owner)?;
@@ -158,15 +160,18 @@ fn set_up(root: &HostRoot, dirs: &PodDirs, volume: &Volume, content: &Content<'_
     Ok(path)
 }
 
-/// An empty directory for everyone, in memory where asked for and Linux has it.
-fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource) -> Result<(), HostError> {
+/// An empty directory for everyone on its medium.
+fn empty_dir(root: &HostRoot, path: &PodPath, source: &EmptyDirVolumeSource, medium: Medium) -> Result<(), HostError> {
     root.create_dir_all(&parent(path), 0o755)?;
     root.create_dir_all(path, 0o777)?;
-    if source.medium.as_deref() == Some("Memory") && !root.os().is_windows() {
-        let size = source.size_limit.as_ref().and_then(|q| kube_rules::Quantity::parse(&q.0).ok());
-        root.mount_memory(path, size.map(|q| q.value().max(0) as u64))?;
+    match medium {
+        Medium::Disk => Ok(()),
+        Medium::Memory => {
+            let size = source.size_limit.as_ref().and_then(|q| kube_rules::Quantity::parse(&q.0).ok());
+            root.mount_memory(path, size.map(|q| q.value().max(0) as u64))
+        }
+        Medium::HugePages(page) => root.mount_huge_pages(path, page),
     }
-    Ok(())
 }
 
 /// Who may read a pod's Secrets and tokens on a Windows node: the accounts of containers and of IIS' workers, those of the system that the

@@ -142,6 +142,23 @@ fn host_paths() {
 }
 
 #[test]
+fn windows_refuses_huge_pages_and_leaves_nothing() {
+    let f = fixture();
+    let p = pod(json!([{"name": "h", "emptyDir": {"medium": "HugePages-2Mi"}}]));
+    assert_eq!(
+        f.set_up(&p).unwrap_err(),
+        "MountVolume.SetUp failed for volume \"h\" : medium HugePages-2Mi: Windows nodes have no huge pages for volumes; leave the medium out, or \
+         place the pod on a Linux node"
+    );
+    assert!(!f.dir.path().join("c/var/lib/kubelet/pods/u1").exists());
+    assert_eq!(
+        f.set_up(&pod(json!([{"name": "t", "emptyDir": {"medium": "Tape"}}]))).unwrap_err(),
+        "MountVolume.SetUp failed for volume \"t\" : unknown storage medium \"Tape\""
+    );
+    assert!(f.set_up(&pod(json!([{"name": "m", "emptyDir": {"medium": "Memory"}}]))).is_ok());
+}
+
+#[test]
 fn sub_paths_pass_no_link() {
     linux_sys::ns::in_lab("volumes::tests::sub_paths_pass_no_link", || {
         let f = fixture();
