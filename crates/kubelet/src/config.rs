@@ -242,7 +242,7 @@ impl Default for Polls {
 /// Completes when the network of a pod with these addresses is as it has to be before a program of the pod runs.
 pub type NetworkGate = Arc<dyn Fn(cluster::Key, Vec<IpAddr>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// Finds the machine's address; None where it has none just now.
+/// Finds the machine's address; None where it has none just now. It may block for a second.
 pub type FindAddress = Arc<dyn Fn() -> Option<IpAddr> + Send + Sync>;
 
 /// Who may use the server.

@@ -549,7 +549,7 @@ impl NodeKeeper {
                 old = status;
             }
             let missing = self.lists.missing().len();
-            self.facts.addresses.refresh();
+            self.facts.addresses.refresh().await;
             let now = Box::pin(self.compute(&old)).await;
             // The life-cycle controller writes Unknown when the lease has not been renewed for long.
             let overruled = node.is_some() && is_status_ready(&serde_json::to_value(&old).unwrap_or_default()) != is_status_ready(&last);

@@ -29,9 +29,10 @@ impl Addresses {
     }
 
     /// Looks at the machine's address again.
-    pub(super) fn refresh(&self) {
-        let Some(find) = &self.find else { return };
-        let found = find();
+    pub(super) async fn refresh(&self) {
+        let Some(find) = self.find.clone() else { return };
+        // It may ask name servers.
+        let found = tokio::task::spawn_blocking(move || find()).await.ok().flatten();
         self.now.send_if_modified(|ips| {
             let Some(new) = moved(ips, found) else { return false };
             tracing::info!(from = ?ips, to = %new, "the machine has another address, and so has the Node");
@@ -74,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn an_address_moves_within_its_family_and_is_kept_meanwhile() {
+    #[tokio::test]
+    async fn an_address_moves_within_its_family_and_is_kept_meanwhile() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let has = [ip("10.0.0.5")];
         for (found, new) in [("10.0.0.5", None), ("10.0.0.6", Some("10.0.0.6")), ("fd00::5", None)] {
@@ -85,10 +86,10 @@ mod tests {
         assert_eq!(moved(&[], Some(ip("fd00::5"))), Some(ip("fd00::5")));
         let addresses = Addresses::new(has.to_vec(), Some(std::sync::Arc::new(move || Some(ip("10.0.0.7")))));
         let mut changes = addresses.changes();
-        addresses.refresh();
+        addresses.refresh().await;
         assert_eq!((addresses.all(), changes.has_changed().unwrap()), (vec!["10.0.0.7".to_owned()], true));
         changes.mark_unchanged();
-        addresses.refresh();
+        addresses.refresh().await;
         assert!(!changes.has_changed().unwrap());
     }
 

@@ -1,7 +1,8 @@
 //! What a node's configuration leaves open and the machine knows: names, addresses, directories, sockets, a serving certificate.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result};
@@ -16,6 +17,8 @@ const RUNTIME: &str = if cfg!(windows) { "npipe:////./pipe/containerd-containerd
 const CNI_CONF_DIR: &str = if cfg!(windows) { r"C:\Program Files\containerd\cni\conf" } else { "/etc/cni/net.d" };
 /// Addresses of no machine (RFC 5737, RFC 3849): which address the default route gives is asked for them. Nothing is sent.
 const ELSEWHERE: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+/// How long the resolver may take to look a node's name up.
+const LOOKUP: Duration = Duration::from_secs(1);
 /// How long a self-signed serving certificate is valid, as upstream's.
 const YEAR_DAYS: u32 = 365;
 
@@ -37,7 +40,7 @@ pub fn fill(config: &mut NodeConfig) {
         node.node_name = host_name().unwrap_or_default().trim().to_lowercase();
     }
     if node.node_ip.first().is_none()
-        && let Some(ip) = own_address(&node.node_name)
+        && let Some(ip) = OwnAddress::new(&node.node_name).find()
     {
         node.node_ip = ip.into();
         node.node_ip_is_found = true;
@@ -64,9 +67,66 @@ fn roots() -> Vec<String> {
     vec!["/".to_owned()]
 }
 
-/// The address of a node that was given none: its name where that is one, else the machine's on its default route.
-pub fn own_address(node_name: &str) -> Option<IpAddr> {
-    node_name.parse().ok().or_else(|| ELSEWHERE.into_iter().find_map(address_towards))
+/// Finds the address of a node that was given none (upstream nodestatus/setters.go `NodeAddress`): its name where that is one, else an address
+/// of the machine that name servers or the hosts file give for the name, else the machine's on its default route.
+pub struct OwnAddress {
+    name: String,
+    /// The address that the name stood for last.
+    named: Mutex<Option<IpAddr>>,
+}
+
+impl OwnAddress {
+    pub fn new(node_name: &str) -> Self {
+        Self { name: node_name.to_owned(), named: Mutex::default() }
+    }
+
+    /// The address now. Blocks while the name is looked up, a second at most.
+    pub fn find(&self) -> Option<IpAddr> {
+        if let Ok(ip) = self.name.parse() {
+            return Some(ip);
+        }
+        let looked = look_up(&self.name);
+        let on_route = ELSEWHERE.into_iter().find_map(address_towards);
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        *named = choose(looked.as_deref(), on_route, *named, is_own);
+        named.or(on_route)
+    }
+}
+
+/// The address that a name stands for, out of those that were `looked` up; None of a look-up that failed, when the one `before` stays while the
+/// machine has it. Loopback, multicast, link-local and unspecified addresses are none of a node, nor are those of other machines (upstream
+/// `validateNodeIP`). The one on the default route comes first: a Windows machine gives its name for the addresses of its switches too. Then
+/// come those of IPv4, as upstream's.
+fn choose(looked: Option<&[IpAddr]>, on_route: Option<IpAddr>, before: Option<IpAddr>, is_own: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+    let Some(looked) = looked else { return before.filter(|ip| is_own(*ip)) };
+    let link_local = |ip: &IpAddr| match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let fits = |ip: &&IpAddr| !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || link_local(ip)) && is_own(**ip);
+    looked.iter().filter(fits).min_by_key(|ip| (Some(**ip) != on_route, ip.is_ipv6())).copied()
+}
+
+/// The addresses of a name; None where the look-up failed or takes too long.
+fn look_up(name: &str) -> Option<Vec<IpAddr>> {
+    if name.is_empty() {
+        return None;
+    }
+    let (sender, found) = mpsc::sync_channel(1);
+    let name = name.to_owned();
+    // The system's resolver knows no time limit of ours: one that hangs keeps its thread for as long as its own limits are.
+    let look = move || {
+        let found = (name.as_str(), 0).to_socket_addrs().map(|all| all.map(|at| at.ip()).collect()).ok();
+        let _ = sender.send(found);
+    };
+    std::thread::Builder::new().name("look-up".to_owned()).spawn(look).ok()?;
+    found.recv_timeout(LOOKUP).ok().flatten()
+}
+
+/// Whether an interface of the machine has an address.
+fn is_own(ip: IpAddr) -> bool {
+    // On Linux a socket can be bound to foreign addresses too where `ip_nonlocal_bind` is set.
+    if cfg!(target_os = "linux") { network_of(ip).is_some() } else { UdpSocket::bind((ip, 0)).is_ok() }
 }
 
 /// The machine's address on the way to another.
@@ -169,6 +229,52 @@ mod tests {
         assert!(std::fs::read_to_string(&config.kubelet.tls_private_key_file).unwrap().contains("PRIVATE KEY"));
         self_signed(&mut config, &place).unwrap();
         assert_eq!(std::fs::read_to_string(place.join("kubelet.crt")).unwrap(), made);
+    }
+
+    #[test]
+    fn the_name_of_a_machine_stands_for_one_of_its_own_addresses() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let own = ["10.0.0.5", "172.20.0.1", "fd00::5", "127.0.1.1", "127.0.0.1", "::1", "169.254.1.1", "fe80::1"].map(ip);
+        let is_own = |ip: IpAddr| own.contains(&ip);
+        for (looked, before, chosen) in [
+            (Some(&["10.0.0.5"][..]), None, Some("10.0.0.5")),
+            // Debian's hosts file.
+            (Some(&["127.0.1.1"]), None, None),
+            (Some(&["127.0.0.1", "::1", "169.254.1.1", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1"]), None, None),
+            (Some(&["fd00::5", "10.0.0.5"]), None, Some("10.0.0.5")),
+            (Some(&["fd00::5"]), None, Some("fd00::5")),
+            // Another machine's, first.
+            (Some(&["192.0.2.9", "10.0.0.5"]), None, Some("10.0.0.5")),
+            (Some(&["192.0.2.9"]), Some("10.0.0.5"), None),
+            // A switch, before the address on the default route.
+            (Some(&["172.20.0.1", "10.0.0.5"]), None, Some("10.0.0.5")),
+            (Some(&["172.20.0.1"]), None, Some("172.20.0.1")),
+            (Some(&[]), Some("10.0.0.5"), None),
+            // Name servers that are away move no node.
+            (None, Some("172.20.0.1"), Some("172.20.0.1")),
+            (None, Some("192.0.2.9"), None),
+            (None, None, None),
+        ] {
+            let all = looked.map(|all| all.iter().map(|text| ip(text)).collect::<Vec<_>>());
+            assert_eq!(choose(all.as_deref(), Some(ip("10.0.0.5")), before.map(ip), is_own), chosen.map(ip), "{looked:?} after {before:?}");
+        }
+        let all = ["172.20.0.1", "fd00::5"].map(ip);
+        assert_eq!(choose(Some(&all), Some(ip("fd00::5")), None, is_own), Some(ip("fd00::5")), "of the family of the default route");
+        assert_eq!(choose(Some(&all), None, None, is_own), Some(ip("172.20.0.1")));
+    }
+
+    #[test]
+    fn names_are_looked_up_and_addresses_are_of_this_machine_or_not() {
+        assert!(look_up("localhost").unwrap().iter().all(IpAddr::is_loopback));
+        assert_eq!(look_up(""), None);
+        assert_eq!(look_up("name with blanks.invalid"), None);
+        assert!(is_own(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_own(ELSEWHERE[0]) && !is_own(ELSEWHERE[1]));
+        assert_eq!(OwnAddress::new("10.0.0.7").find(), Some("10.0.0.7".parse().unwrap()));
+        let began = std::time::Instant::now();
+        let route = ELSEWHERE.into_iter().find_map(address_towards);
+        assert_eq!(OwnAddress::new("nobody.invalid").find(), route, "no such name");
+        assert!(began.elapsed() < LOOKUP * 3, "whatever name servers do");
     }
 
     #[test]

@@ -458,8 +458,8 @@ fn kubelet_config(config: &Complete, client: kube::Client, api: &ApiServer) -> R
         os: node.os,
         node_ips: node.node_ip.iter().collect(),
         find_address: node.node_ip_is_found.then(|| -> kubelet::FindAddress {
-            let name = node.node_name.clone();
-            Arc::new(move || machine::own_address(&name))
+            let own = machine::OwnAddress::new(&node.node_name);
+            Arc::new(move || own.find())
         }),
         cri: runtime(kubelet)?,
         root: Arc::new(host_root(node.os, &node.roots)?),

@@ -90,7 +90,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "node-ip",
         "nodeIP",
         Text,
-        "address of the node that others reach it at; with two address families ADDRESS,ADDRESS, the primary one first (default: that of the default route)",
+        "address of the node that others reach it at; with two address families ADDRESS,ADDRESS, the primary one first (default: what name servers give for the node's name, else that of the default route)",
     ),
     node("node-labels", "nodeLabels", Map, "labels of a Node that is registered, as NAME=VALUE"),
     agent("register-with-taints", "registerWithTaints", List, "taints of a Node that is registered, as KEY=VALUE:EFFECT"),
