@@ -7,6 +7,7 @@
 //! | [`net`] (Linux) | links between namespaces, a LAN, small servers and clients |
 //! | [`api`] (feature `api`) | fake API servers for clients of crate `kube` |
 //! | [`csi`] (feature `csi`) | a CSI driver that records calls and fails on demand |
+//! | [`device_plugin`] (feature `device-plugin`) | a device plug-in that records calls |
 //! | [`ovn`] (Linux, feature `ovn`) | OVN's central programs, and hosts with Open vSwitch |
 //! | [`server`] (feature `server`) | the keys and the configuration of an embedded API server |
 
@@ -14,6 +15,8 @@
 pub mod api;
 #[cfg(all(unix, feature = "csi"))]
 pub mod csi;
+#[cfg(all(unix, feature = "device-plugin"))]
+pub mod device_plugin;
 #[cfg(target_os = "linux")]
 pub mod net;
 #[cfg(all(target_os = "linux", feature = "ovn"))]

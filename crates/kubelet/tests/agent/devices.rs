@@ -5,11 +5,11 @@ use device_plugin::pod_resources::{AllocatableResourcesRequest, ContainerDevices
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 use test_lab::csi::{Driver, Options};
+use test_lab::device_plugin::{Plugin, device, register};
 use tokio::net::UnixStream;
 use tonic::transport::Channel;
 
 use crate::common::World;
-use crate::common::device_plugin::{Plugin, device, register};
 
 const GPU: &str = "example.com/gpu";
 

@@ -1,6 +1,5 @@
 //! A node agent against a real API server and a runtime in memory, as a simulated Windows node.
 
-pub mod device_plugin;
 pub mod link;
 pub mod runtime;
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use device_plugin::v1beta1::device_plugin_server::{DevicePlugin, DevicePluginServer};
-use device_plugin::v1beta1::registration_client::RegistrationClient;
-use device_plugin::v1beta1::*;
+use ::device_plugin::v1beta1::device_plugin_server::{DevicePlugin, DevicePluginServer};
+use ::device_plugin::v1beta1::registration_client::RegistrationClient;
+use ::device_plugin::v1beta1::*;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_stream::StreamExt as _;
@@ -39,6 +39,8 @@ pub fn device(id: &str, health: &str) -> Device {
 
 impl Plugin {
     /// Serves devices at a socket of `dir`; nobody knows it yet.
+    ///
+    /// Panics when the socket cannot be made.
     pub fn serve(dir: &Path, name: &str, devices: &[&str]) -> Self {
         std::fs::create_dir_all(dir).unwrap();
         let socket = dir.join(name);
@@ -66,9 +68,12 @@ impl Drop for Plugin {
 }
 
 /// Makes a plug-in known at the agent's socket.
+///
+/// # Errors
+/// The agent's refusal, or no agent.
 pub async fn register(agent: &Path, endpoint: &str, resource: &str, version: &str) -> Result<(), Status> {
     let socket = agent.join("device-plugins/kubelet.sock");
-    let channel = csi::grpc::channel(move || UnixStream::connect(socket.clone()));
+    let channel = ::csi::grpc::channel(move || UnixStream::connect(socket.clone()));
     let request = RegisterRequest { version: version.into(), endpoint: endpoint.into(), resource_name: resource.into(), options: None };
     RegistrationClient::new(channel).register(request).await.map(drop)
 }
@@ -109,7 +114,7 @@ impl DevicePlugin for Service {
         }
         let response = ContainerAllocateResponse {
             envs: [("GPUS".to_owned(), ids.clone())].into(),
-            mounts: vec![Mount { container_path: "/opt/gpu".into(), host_path: "/".into(), read_only: true }],
+            mounts: vec![Mount { container_path: "/opt/gpu".into(), host_path: "/etc".into(), read_only: true }],
             devices: vec![DeviceSpec { container_path: "/dev/gpu0".into(), host_path: "/dev/null".into(), permissions: "rw".into() }],
             annotations: [("example.com/gpus".to_owned(), ids.clone())].into(),
             cdi_devices: vec![CdiDevice { name: format!("example.com/gpu={ids}") }],
