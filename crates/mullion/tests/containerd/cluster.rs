@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::image::{self, IMAGE};
 use crate::machine::{self, CNI, Process, SOCKET};
+use crate::registry;
 
 /// tools/containerd gives it to the node.
 pub const NODE_IP: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
@@ -72,13 +73,18 @@ impl Cluster {
     }
 
     pub async fn until_node_is(&self, ready: &str) {
+        self.until_node_has("Ready", ready).await;
+    }
+
+    /// Waits until a condition of the Node has this status.
+    pub async fn until_node_has(&self, type_: &str, wanted: &str) {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let what = format!("condition Ready of the node to be {ready}");
+        let what = format!("condition {type_} of the node to be {wanted}");
         self.until(what, async || {
             let node = nodes.get_opt(NODE).await.map_err(|e| e.to_string())?.ok_or("there is no Node")?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-            let found = conditions.iter().find(|condition| condition.type_ == "Ready");
-            if found.is_some_and(|condition| condition.status == ready) { Ok(()) } else { Err(format!("{conditions:?}")) }
+            let found = conditions.iter().find(|condition| condition.type_ == type_);
+            if found.is_some_and(|condition| condition.status == wanted) { Ok(()) } else { Err(format!("{conditions:?}")) }
         })
         .await;
     }
@@ -112,6 +118,12 @@ impl Cluster {
         }
         let object = serde_json::from_value(object).unwrap();
         self.api("v1", kind).create(&PostParams::default(), &object).await.unwrap_or_else(|error| panic!("creating {kind} {name}: {error}"));
+    }
+
+    /// Creates a whole object, of any kind and in any place.
+    pub async fn create_whole(&self, object: Value) {
+        let made = kubectl_with(&["create", "-f", "-"], &object.to_string()).await;
+        made.unwrap_or_else(|error| panic!("creating {object:#}: {error}"));
     }
 
     pub async fn merge(&self, kind: &str, name: &str, patch: Value) {
@@ -298,6 +310,7 @@ fn run_controllers(server: &apiserver::Server, keys: &Keys, shutdown: &Cancellat
 /// The node's configuration, keys and directories.
 fn write_node_files(keys: &Keys) {
     write_node_config(&format!("unix://{SOCKET}"));
+    registry::install_provider();
     let ips = vec![IpAddr::V4(NODE_IP)];
     let request = CertRequest { cn: format!("system:node:{NODE}"), ips, server: true, days: 1, ..CertRequest::default() };
     let pair = keys.ca.issue(&request).unwrap();
@@ -310,6 +323,12 @@ fn write_node_files(keys: &Keys) {
 
 /// Writes the configuration of the node, with the runtime at this endpoint.
 pub fn write_node_config(endpoint: &str) {
+    // The disk of whoever runs this may be as full as it likes.
+    write_node_config_with(endpoint, "0%");
+}
+
+/// The same with what must be free below the agent's directory.
+pub fn write_node_config_with(endpoint: &str, disk: &str) {
     let documents = [
         json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -323,8 +342,8 @@ pub fn write_node_config(endpoint: &str) {
             "podPidsLimit": crate::groups::PIDS,
             "containerLogMaxSize": "20Ki",
             "containerLogMaxFiles": 3,
-            // The disk of whoever runs this may be as full as it likes.
-            "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
+            "evictionHard": {"memory.available": "1Mi", "nodefs.available": disk, "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
+            "evictionPressureTransitionPeriod": "1s",
             "imageGCHighThresholdPercent": 100,
         }),
         json!({"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "clusterCIDR": "10.98.0.0/16"}),
@@ -338,6 +357,8 @@ pub fn write_node_config(endpoint: &str) {
             "serviceCIDR": SERVICES,
             "lan": "10.99.0.0/24",
             "cniConfDir": format!("{CNI}/net.d"),
+            "imageCredentialProviderConfig": registry::PROVIDERS,
+            "imageCredentialProviderBinDir": registry::PROGRAMS,
         }),
     ];
     let text = documents.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n---\n");

@@ -1,5 +1,6 @@
 //! The images of the tests: a static busybox, packed as archives that containerd imports.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::json;
@@ -12,6 +13,9 @@ pub const IMAGE: &str = "registry.test/busybox:1";
 /// What holds a sandbox's namespaces.
 pub const PAUSE: &str = "registry.test/pause:1";
 
+/// The media type of a manifest.
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+
 /// Imports all of them.
 pub fn import_all() {
     let plain = json!({"Cmd": ["sh"], "Env": ["PATH=/bin"], "WorkingDir": "/"});
@@ -22,6 +26,18 @@ pub fn import_all() {
         ctr(&["images", "import", &path]).unwrap_or_else(|error| panic!("importing {name}: {error}"));
         std::fs::remove_file(path).unwrap();
     }
+}
+
+/// An image as registries serve it: its manifest, and what that names, by digest. `label` makes it another one than the rest.
+pub fn served(label: &str) -> (Vec<u8>, BTreeMap<String, Vec<u8>>) {
+    let layer = layer();
+    let rootfs = json!({"type": "layers", "diff_ids": [digest(&layer)]});
+    let run = json!({"Cmd": ["sh"], "Env": ["PATH=/bin"], "WorkingDir": "/", "Labels": {"test": label}});
+    let config = json!({"architecture": "amd64", "os": "linux", "config": run, "rootfs": rootfs}).to_string().into_bytes();
+    let part = |kind: &str, bytes: &[u8]| json!({"mediaType": kind, "digest": digest(bytes), "size": bytes.len()});
+    let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST, "config": part("application/vnd.oci.image.config.v1+json", &config),
+        "layers": [part("application/vnd.oci.image.layer.v1.tar", &layer)]});
+    (manifest.to_string().into_bytes(), [config, layer].into_iter().map(|bytes| (digest(&bytes), bytes)).collect())
 }
 
 /// Docker's archive of one image with one layer.
@@ -37,7 +53,7 @@ fn archive(name: &str, config: &serde_json::Value) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
-fn digest(bytes: &[u8]) -> String {
+pub fn digest(bytes: &[u8]) -> String {
     let hex = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("sha256:{hex}")
 }

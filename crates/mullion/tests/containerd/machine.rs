@@ -95,7 +95,13 @@ pub fn start_containerd(process: &Process) {
     conf_dir = "{CNI}/net.d"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{other}]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{other}.options]
+      Root = "{root}"
 "#,
+        other = crate::runtimes::HANDLER,
+        root = crate::runtimes::ROOT,
         pause = crate::image::PAUSE,
     );
     std::fs::write(CONFIG, config).unwrap();

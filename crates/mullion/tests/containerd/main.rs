@@ -5,14 +5,20 @@
 //! after them, one by one.
 
 mod cluster;
+mod drivers;
 mod garbage;
 mod groups;
 mod image;
 mod limits;
 mod machine;
+mod newer;
 mod pods;
+mod pressure;
+mod registry;
 mod restarts;
+mod runtimes;
 mod security;
+mod servers;
 mod soak;
 mod stats;
 mod streams;
@@ -61,6 +67,17 @@ const AT_ONCE: &[Case] = &cases![
     groups::a_pods_memory_limit_holds_for_its_containers_together,
     groups::a_resized_pods_group_has_the_new_limits,
     stats::usage_of_containers_pods_and_the_node_is_measured,
+    drivers::a_csi_volume_is_staged_published_and_taken_back,
+    drivers::a_plug_ins_device_is_in_its_container,
+    registry::private_images_are_for_pods_with_a_secret,
+    registry::a_credential_provider_logs_in_for_its_images,
+    runtimes::a_runtime_class_chooses_the_handler,
+    runtimes::users_of_their_own_are_refused_by_a_runtime_without_them,
+    newer::exit_codes_decide_on_restarts,
+    newer::variables_come_from_a_file_of_an_earlier_container,
+    newer::trusted_certificates_are_a_file,
+    newer::a_grpc_health_check_gates_readiness,
+    pressure::containers_that_take_more_disk_than_they_may_end_their_pods,
 ];
 
 const IN_TURN: &[Case] = &cases![
@@ -68,6 +85,7 @@ const IN_TURN: &[Case] = &cases![
     restarts::containerd_restarts_under_running_pods,
     groups::groups_are_gone_of_pods_that_end_while_no_agent_runs,
     soak::ten_kills_lose_and_double_nothing,
+    pressure::a_full_disk_ends_the_pod_of_the_lowest_priority,
     garbage::logs_are_rotated_and_old_runs_removed,
     garbage::nothing_is_left_of_deleted_pods,
 ];
