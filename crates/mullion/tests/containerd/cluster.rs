@@ -323,29 +323,30 @@ fn write_node_files(keys: &Keys) {
 
 /// Writes the configuration of the node, with the runtime at this endpoint.
 pub fn write_node_config(endpoint: &str) {
-    // The disk of whoever runs this may be as full as it likes.
-    write_node_config_with(endpoint, "0%");
+    write_node_config_with(endpoint, json!({}));
 }
 
-/// The same with what must be free below the agent's directory.
-pub fn write_node_config_with(endpoint: &str, disk: &str) {
+/// The same with other members of `KubeletConfiguration`.
+pub fn write_node_config_with(endpoint: &str, members: Value) {
+    let mut agent = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {"x509": {"clientCAFile": "/run/ca.crt"}},
+        "containerRuntimeEndpoint": endpoint,
+        "clusterDNS": ["10.96.0.10"],
+        "tlsCertFile": "/run/serving.crt",
+        "tlsPrivateKeyFile": "/run/serving.key",
+        "staticPodPath": MANIFESTS,
+        "podPidsLimit": crate::groups::PIDS,
+        "containerLogMaxSize": "20Ki",
+        "containerLogMaxFiles": 3,
+        // The disk of whoever runs this may be as full as it likes.
+        "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
+        "imageGCHighThresholdPercent": 100,
+    });
+    members.as_object().unwrap().iter().for_each(|(name, value)| agent[name] = value.clone());
     let documents = [
-        json!({
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {"x509": {"clientCAFile": "/run/ca.crt"}},
-            "containerRuntimeEndpoint": endpoint,
-            "clusterDNS": ["10.96.0.10"],
-            "tlsCertFile": "/run/serving.crt",
-            "tlsPrivateKeyFile": "/run/serving.key",
-            "staticPodPath": MANIFESTS,
-            "podPidsLimit": crate::groups::PIDS,
-            "containerLogMaxSize": "20Ki",
-            "containerLogMaxFiles": 3,
-            "evictionHard": {"memory.available": "1Mi", "nodefs.available": disk, "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
-            "evictionPressureTransitionPeriod": "1s",
-            "imageGCHighThresholdPercent": 100,
-        }),
+        agent,
         json!({"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration", "clusterCIDR": "10.98.0.0/16"}),
         json!({
             "apiVersion": "mullion.io/v1alpha1",

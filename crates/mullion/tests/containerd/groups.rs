@@ -175,3 +175,16 @@ pub async fn groups_are_gone_of_pods_that_end_while_no_agent_runs(cluster: Arc<C
     cluster.delete("finished").await;
     cluster.until_gone("finished").await;
 }
+
+pub async fn a_runtime_classs_overhead_is_in_the_pods_group(cluster: Arc<Cluster>) {
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "heavy"}, "handler": crate::runtimes::HANDLER,
+        "overhead": {"podFixed": {"cpu": "50m", "memory": "16Mi"}}});
+    cluster.create_whole(class).await;
+    let resources = json!({"limits": {"cpu": "100m", "memory": "32Mi"}});
+    let spec = json!({"runtimeClassName": "heavy", "containers": [{"name": "c", "command": ["sleep", "1000"], "resources": resources}]});
+    cluster.pod("heavy", spec).await;
+    cluster.until_ready("heavy").await;
+    let groups = directories("", &uid(&cluster, "heavy").await);
+    assert_eq!(memory(&groups), (48 << 20).to_string());
+    assert!(value(&groups, "cpu.cfs_quota_us", "cpu.max").starts_with("15000"));
+}

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 
 use test_lab::until;
@@ -64,6 +64,11 @@ impl Process {
         if let Some(mut child) = self.child.lock().unwrap().take() {
             child.kill().and_then(|()| child.wait()).unwrap_or_else(|error| panic!("ending {}: {error}", self.name));
         }
+    }
+
+    /// How it ended by itself, if it has.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        self.child.lock().unwrap().as_mut()?.try_wait().unwrap_or_else(|error| panic!("looking for {}: {error}", self.name))
     }
 
     pub fn pid(&self) -> Option<u32> {

@@ -72,6 +72,8 @@ const AT_ONCE: &[Case] = &cases![
     registry::private_images_are_for_pods_with_a_secret,
     registry::a_credential_provider_logs_in_for_its_images,
     runtimes::a_runtime_class_chooses_the_handler,
+    groups::a_runtime_classs_overhead_is_in_the_pods_group,
+    runtimes::mounts_that_the_runtime_cannot_make_are_refused,
     runtimes::users_of_their_own_are_refused_by_a_runtime_without_them,
     newer::exit_codes_decide_on_restarts,
     newer::variables_come_from_a_file_of_an_earlier_container,
@@ -85,8 +87,11 @@ const IN_TURN: &[Case] = &cases![
     restarts::containerd_restarts_under_running_pods,
     groups::groups_are_gone_of_pods_that_end_while_no_agent_runs,
     soak::ten_kills_lose_and_double_nothing,
-    pressure::a_full_disk_ends_the_pod_of_the_lowest_priority,
     garbage::logs_are_rotated_and_old_runs_removed,
+    garbage::nothing_is_left_of_deleted_pods,
+    // These two end whatever pods there are.
+    pressure::a_full_disk_ends_the_pod_of_the_lowest_priority,
+    restarts::a_shutdown_ends_pods_by_priority_and_then_the_agent,
     garbage::nothing_is_left_of_deleted_pods,
 ];
 

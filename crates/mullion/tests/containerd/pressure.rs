@@ -15,7 +15,8 @@ pub async fn containers_that_take_more_disk_than_they_may_end_their_pods(cluster
     let writes = |path: &str| json!(["sh", "-c", format!("head -c 4m /dev/zero > {path}; sleep 1000")]);
     let volume = json!({"containers": [{"name": "c", "command": writes("/v/file"), "volumeMounts": mounts}],
         "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]});
-    let limited = |name: &str, script: serde_json::Value, limit: &str| json!({"name": name, "command": script, "resources": {"limits": {"ephemeral-storage": limit}}});
+    let limited =
+        |name: &str, script: Value, limit: &str| json!({"name": name, "command": script, "resources": {"limits": {"ephemeral-storage": limit}}});
     // What the pod may take in all is enough.
     let layer = json!({"containers": [limited("c", writes("/file"), "1Mi"), limited("other", json!(["sleep", "1000"]), "64Mi")]});
     let whole = json!({"containers": [limited("c", writes("/file"), "1Mi")]});
@@ -24,6 +25,7 @@ pub async fn containers_that_take_more_disk_than_they_may_end_their_pods(cluster
     for (name, spec) in [("disk-volume", volume), ("disk-layer", layer), ("disk-whole", whole), ("disk-free", free)] {
         cluster.pod(name, spec).await;
     }
+    cluster.until_ready("disk-free").await;
     for (name, why) in [
         ("disk-volume", "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "),
         ("disk-layer", "Container c exceeded its local ephemeral storage limit \"1Mi\". "),
@@ -41,20 +43,22 @@ fn free() -> u64 {
     found.blocks_available() * found.fragment_size()
 }
 
-/// Restarts the agent, which keeps so much of its disk free.
-async fn keep_free(cluster: &Cluster, disk: &str) {
+/// Restarts the agent with other members of its configuration.
+async fn configure(cluster: &Cluster, members: Value) {
     cluster.node.kill();
-    cluster::write_node_config_with(&format!("unix://{SOCKET}"), disk);
+    cluster::write_node_config_with(&format!("unix://{SOCKET}"), members);
     cluster.node.start();
     cluster.until_node_is("True").await;
 }
 
+/// Pods of which the runtime knows nothing, such as those without an image, would go first, as upstream: none is there.
 pub async fn a_full_disk_ends_the_pod_of_the_lowest_priority(cluster: Arc<Cluster>) {
     for (name, value) in [("disk-low", -10), ("disk-high", 1000)] {
         let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
         cluster.create_whole(class).await;
     }
-    keep_free(&cluster, &(free() - 100 * MIB).to_string()).await;
+    let hard = json!({"memory.available": "1Mi", "nodefs.available": (free() - 100 * MIB).to_string(), "imagefs.available": "0%"});
+    configure(&cluster, json!({"evictionHard": hard, "evictionPressureTransitionPeriod": "1s"})).await;
     let writer = |class: &str, mib: u32| {
         let script = format!("head -c {mib}m /dev/zero > /v/file; touch /v/done; sleep 1000");
         let done = json!({"exec": {"command": ["test", "-e", "/v/done"]}, "periodSeconds": 1});
@@ -75,7 +79,7 @@ pub async fn a_full_disk_ends_the_pod_of_the_lowest_priority(cluster: Arc<Cluste
     assert_eq!(left["phase"], "Running", "{left}");
     cluster.delete("disk-precious").await;
     cluster.until_gone("disk-precious").await;
-    keep_free(&cluster, "0%").await;
+    configure(&cluster, json!({})).await;
     // Those that no container used went first.
     image::import_all();
 }

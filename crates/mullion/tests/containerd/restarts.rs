@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::cluster::{self, Cluster, container};
-use crate::machine::TCP;
+use crate::machine::{SOCKET, TCP};
 
 pub async fn an_agent_that_was_killed_adopts_its_pods(cluster: Arc<Cluster>) {
     let waits = |file: &str, then: &str| json!(["sh", "-c", format!("while [ ! -e /run/{file} ]; do sleep 0.1; done; {then}")]);
@@ -58,4 +60,41 @@ pub async fn containerd_restarts_under_running_pods(cluster: Arc<Cluster>) {
     cluster.exec("survives", "c", "kill 1; sleep 0.1; kill -9 1; true").await;
     cluster.delete("survives").await;
     cluster.until_gone("survives").await;
+}
+
+/// SIGPWR announces it, as to containers that are nodes; logind is not there.
+pub async fn a_shutdown_ends_pods_by_priority_and_then_the_agent(cluster: Arc<Cluster>) {
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "shutdown-late"}, "value": 5000});
+    cluster.create_whole(class).await;
+    let groups = json!([{"priority": 0, "shutdownGracePeriodSeconds": 20}, {"priority": 5000, "shutdownGracePeriodSeconds": 20}]);
+    cluster.node.kill();
+    cluster::write_node_config_with(&format!("unix://{SOCKET}"), json!({"shutdownGracePeriodByPodPriority": groups}));
+    cluster.node.start();
+    let directory = "/var/lib/shutdown";
+    let lasting = |name: &str, class: &str| {
+        let script = format!("trap 'sleep 1; echo {name} >> /all/said; exit' TERM; while :; do sleep 0.1; done");
+        json!({"priorityClassName": class, "terminationGracePeriodSeconds": 15, "volumes": [{"name": "all", "hostPath": {"path": directory, "type": "DirectoryOrCreate"}}],
+            "containers": [{"name": "c", "command": ["sh", "-c", script], "volumeMounts": [{"name": "all", "mountPath": "/all"}]}]})
+    };
+    cluster.pod("shut-late", lasting("late", "shutdown-late")).await;
+    cluster.pod("shut-early", lasting("early", "")).await;
+    for name in ["shut-late", "shut-early"] {
+        cluster.until_ready(name).await;
+    }
+    kill(Pid::from_raw(cluster.node.pid().unwrap().cast_signed()), Signal::SIGPWR).unwrap();
+    let status = cluster.until("the end of the agent", async || cluster.node.ended().ok_or_else(|| "it runs".to_owned())).await;
+    assert!(status.success(), "{status}");
+    assert_eq!(std::fs::read_to_string(format!("{directory}/said")).unwrap(), "early\nlate\n");
+    for name in ["shut-late", "shut-early"] {
+        let status = cluster.status(name).await;
+        let message = "Pod was terminated in response to imminent node shutdown.";
+        let found = ["phase", "reason", "message"].map(|member| status[member].as_str().unwrap_or_default());
+        assert_eq!(found, ["Failed", "Terminated", message], "{name}");
+    }
+    cluster.until_node_is("False").await;
+    cluster::write_node_config(&format!("unix://{SOCKET}"));
+    cluster.node.start();
+    cluster.pod("shut-after", json!({"containers": [{"name": "c", "command": ["sleep", "1000"]}]})).await;
+    cluster.until_ready("shut-after").await;
+    assert_eq!(cluster.status("shut-early").await["phase"], "Failed");
 }

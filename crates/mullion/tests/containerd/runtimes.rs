@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, container};
+use crate::image::IMAGE;
 
 /// A second handler: runc, with a directory of its own for what it knows of its containers.
 pub const HANDLER: &str = "other";
@@ -43,4 +44,36 @@ pub async fn users_of_their_own_are_refused_by_a_runtime_without_them(cluster: A
     cluster.until_event("own-users", why).await;
     let status = cluster.status("own-users").await;
     assert_eq!((status["phase"].as_str(), container(&status, "c")["containerID"].as_str()), (Some("Pending"), None), "{status}");
+}
+
+/// containerd has volumes of images from 2.1 on, and announces mounts that are read-only all the way down from 2.0 on.
+pub async fn mounts_that_the_runtime_cannot_make_are_refused(cluster: Arc<Cluster>) {
+    let with = |volume: Value, mount: Value| {
+        let mut mount = mount;
+        mount["name"] = json!("v");
+        mount["mountPath"] = json!("/v");
+        let mut volume = volume;
+        volume["name"] = json!("v");
+        json!({"volumes": [volume], "containers": [{"name": "c", "command": ["sleep", "1000"], "volumeMounts": [mount]}]})
+    };
+    let image = json!({"image": {"reference": IMAGE, "pullPolicy": "IfNotPresent"}});
+    cluster.pod("image-volume", with(image, json!({}))).await;
+    let recursive = |mode: &str| with(json!({"emptyDir": {}}), json!({"readOnly": true, "recursiveReadOnly": mode}));
+    cluster.pod("recursive", recursive("Enabled")).await;
+    cluster.pod("if-possible", recursive("IfPossible")).await;
+    let refused = async |pod: &str| {
+        let waits = |status: &Value| {
+            container(status, "c")["state"]["waiting"]["reason"].as_str().is_some_and(|reason| reason.starts_with("CreateContainer"))
+        };
+        let status = cluster.until_status(pod, "its refusal", waits).await;
+        container(&status, "c")["state"]["waiting"]["message"].as_str().unwrap_or_default().to_owned()
+    };
+    let message = refused("recursive").await;
+    let why = "failed to resolve recursive read-only mode: volume \"v\" requested recursive read-only mode, but it is not supported by the runtime";
+    assert_eq!(message, why);
+    let message = refused("image-volume").await;
+    // It takes the image for a directory of the node that has no name.
+    assert!(message.contains("failed to mkdir \"\""), "{message}");
+    cluster.until_ready("if-possible").await;
+    assert_eq!(cluster.exec("if-possible", "c", "touch /v/x 2>/dev/null || echo fixed").await, "fixed\n");
 }
