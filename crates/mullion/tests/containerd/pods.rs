@@ -55,7 +55,8 @@ pub async fn containers_restart_as_their_policy_says(cluster: Arc<Cluster>) {
     let backs_off = |status: &serde_json::Value| container(status, "c")["state"]["waiting"]["reason"] == "CrashLoopBackOff";
     let status = cluster.until_status("again", "CrashLoopBackOff", backs_off).await;
     let c = container(&status, "c");
-    assert_eq!((c["restartCount"].as_i64(), c["lastState"]["terminated"]["exitCode"].as_i64()), (Some(1), Some(3)));
+    // On a slow machine it may have come to its second wait.
+    assert!(c["restartCount"].as_i64() >= Some(1) && c["lastState"]["terminated"]["exitCode"] == 3, "{c}");
     // A container that is waited for can be stopped.
     cluster.delete("again").await;
     cluster.until_gone("again").await;
