@@ -105,6 +105,22 @@ async fn linux_container(dir: std::path::PathBuf) {
     assert_eq!(std::fs::read_dir(dir.join("state/cri/sandboxes")).unwrap().count(), 0, "nothing is left on disk");
 }
 
+/// A container is asked to end by the signal that its pod names.
+async fn asked_by_signal(node: &Node, pod: &str, dir: &std::path::Path) {
+    let text = "trap 'exit 9' TERM; trap 'exit 8' USR1; echo up; while :; do sleep 0.05; done";
+    let config = container("signalled", "demo:1", &["/bin/sh", "-c", text]);
+    let request = v1::CreateContainerRequest { pod_sandbox_id: pod.to_owned(), config: Some(config), sandbox_config: None };
+    let extras = cri::Extras { stop_signal: cri::Signal::named("SIGUSR1"), ..Default::default() };
+    let id = node.client.create_container_with(request, &extras).await.unwrap();
+    node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }).await.unwrap();
+    let log = dir.join("host/var/log/pods/stopping/signalled/0.log");
+    until_async("the traps are set", async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F up"))).await;
+    node.client.stop_container(&id, LIMIT).await.unwrap();
+    assert_eq!(node.status(&id).await.exit_code, 8);
+    let (_, signal) = node.client.container_status_with(v1::ContainerStatusRequest { container_id: id, verbose: false }).await.unwrap();
+    assert_eq!(signal, extras.stop_signal);
+}
+
 async fn stopping(dir: std::path::PathBuf) {
     let node = Node::linux(&dir).await;
     node.store().load(&image_archive(&dir), &Default::default()).unwrap();
@@ -116,6 +132,9 @@ async fn stopping(dir: std::path::PathBuf) {
     until_async("the trap is set", async || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("F up"))).await;
     node.client.stop_container(&polite, LIMIT).await.unwrap();
     assert_eq!(node.status(&polite).await.exit_code, 7);
+    let (_, signal) = node.client.container_status_with(v1::ContainerStatusRequest { container_id: polite, verbose: false }).await.unwrap();
+    assert_eq!(signal.map(cri::Signal::name), Some("SIGTERM"));
+    asked_by_signal(&node, &pod, &dir).await;
     // Pid 1 without a handler ignores SIGTERM, as everywhere.
     let deaf = node.start(&pod, container("deaf", "demo:1", &["/bin/sleep", "1000"])).await;
     let began = Instant::now();

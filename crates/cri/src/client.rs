@@ -1,6 +1,5 @@
 //! Client: one method for each call of CRI.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use tower::service_fn;
 use crate::calls::{Calls, Waiting};
 use crate::containerd::{self, Envelope};
 use crate::operations::{Operation, Operations};
-use crate::{Endpoint, EndpointError, Error, Events, create, sandbox};
+use crate::{Endpoint, EndpointError, Error, Events, Extras, Signal, create, sandbox, status};
 
 /// How long calls may take.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +37,7 @@ impl Default for Deadlines {
 }
 
 /// Largest message upstream's client accepts (`cri-client/pkg/remote_runtime.go`).
-const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// A runtime in this process, with its events.
 type Runtime = dyn RuntimeService<GetContainerEventsStream = BoxStream<v1::ContainerEventResponse>>;
@@ -230,22 +229,40 @@ impl Client {
         self.within(&self.endpoints.runtime, "ExecSync", limit, call!(self, runtime.exec_sync(request))).await
     }
 
-    /// `CreateContainer` with parts of images for mounts, by their path in the container: `Mount.image_sub_path`, which runtimes have since CRI of Kubernetes 1.33.
+    /// `CreateContainer` with parts of images for mounts and a stop signal, which runtimes have since CRI of Kubernetes 1.33.
     ///
     /// # Errors
     /// As every call.
-    pub async fn create_container_with(&self, request: v1::CreateContainerRequest, sub_paths: &BTreeMap<String, String>) -> Result<String, Error> {
-        if sub_paths.is_empty() {
+    pub async fn create_container_with(&self, request: v1::CreateContainerRequest, extras: &Extras) -> Result<String, Error> {
+        if *extras == Extras::default() {
             return self.create_container(request).await;
         }
         let answer = async {
             match &self.transport {
-                Transport::Connection { channel, .. } => create::create(channel.clone(), request, sub_paths).await,
-                // It has no images that could be mounted.
+                Transport::Connection { channel, .. } => create::create(channel.clone(), request, extras).await,
+                // It has no images that could be mounted, and no programs that could be asked to end.
                 Transport::Direct { runtime, .. } => runtime.create_container(Request::new(request)).await,
             }
         };
         Ok(self.within(&self.endpoints.runtime, "CreateContainer", self.deadlines.call, answer).await?.container_id)
+    }
+
+    /// `ContainerStatus` with the container's stop signal, which runtimes have since CRI of Kubernetes 1.33.
+    ///
+    /// # Errors
+    /// As every call.
+    pub async fn container_status_with(&self, request: v1::ContainerStatusRequest) -> Result<(v1::ContainerStatusResponse, Option<Signal>), Error> {
+        let mut signal = None;
+        let answer = async {
+            let answer = match &self.transport {
+                Transport::Connection { channel, .. } => status::status(channel.clone(), request).await,
+                Transport::Direct { runtime, .. } => runtime.container_status(Request::new(request)).await,
+            }?;
+            signal = answer.extensions().get::<Signal>().copied();
+            Ok(answer)
+        };
+        let answer = self.within(&self.endpoints.runtime, "ContainerStatus", self.deadlines.call, answer).await?;
+        Ok((answer, signal))
     }
 
     /// `UpdatePodSandboxResources`, which few runtimes have.

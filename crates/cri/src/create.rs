@@ -1,5 +1,6 @@
-//! `CreateContainer` with a field that the generated messages do not have yet: the part of an image that a mount shows
-//! (`Mount.image_sub_path` of upstream's api.proto). A runtime that does not know it mounts the whole image.
+//! `CreateContainer` with fields that the generated messages do not have yet: the part of an image that a mount shows
+//! (`Mount.image_sub_path` of upstream's api.proto) and the signal that asks the container to end (`ContainerConfig.stop_signal`). A runtime
+//! that does not know them mounts the whole image, and sends the image's signal.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,11 +18,15 @@ use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use crate::Signal;
 use crate::sandbox::{UPDATE, UpdateSandboxAnswer, UpdateSandboxRequest};
+use crate::status::{self, STATUS};
 
 const CREATE: &str = "/runtime.v1.RuntimeService/CreateContainer";
 /// Of `ContainerConfig`.
 const MOUNTS: u32 = 7;
+/// Of `ContainerConfig`.
+const STOP_SIGNAL: u32 = 18;
 /// Of `Mount`.
 const IMAGE_SUB_PATH: u32 = 10;
 
@@ -36,11 +41,13 @@ struct Encoded {
     sandbox_config: Option<v1::PodSandboxConfig>,
 }
 
-/// What [`MOUNTS`] of a `ContainerConfig` says beside the generated messages.
+/// What a `ContainerConfig` says beside the generated messages.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Shown {
     #[prost(message, repeated, tag = "7")]
     mounts: Vec<ShownMount>,
+    #[prost(int32, tag = "18")]
+    stop_signal: i32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -51,23 +58,30 @@ struct ShownMount {
     image_sub_path: String,
 }
 
-/// The parts of images that mounts of a new container show, by the mounts' paths in it: an extension of the request that a [`RuntimeServer`]
-/// hands on.
+/// What a new container has beside the generated messages: an extension of the request that a [`RuntimeServer`] hands on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SubPaths(pub BTreeMap<String, String>);
+pub struct Extras {
+    /// The parts of images that mounts show, by the mounts' paths in the container.
+    pub sub_paths: BTreeMap<String, String>,
+    /// The signal that asks it to end; by default its image's.
+    pub stop_signal: Option<Signal>,
+}
 
-/// The request with sub-paths of images, by the path of their mount in the container.
-fn encode(request: v1::CreateContainerRequest, sub_paths: &BTreeMap<String, String>) -> Encoded {
+/// The request with what the generated messages lack.
+fn encode(request: v1::CreateContainerRequest, extras: &Extras) -> Encoded {
     let mut config = request.config.unwrap_or_default();
     let mounts = std::mem::take(&mut config.mounts);
     // The fields of a message may come in any order.
     let mut bytes = config.encode_to_vec();
     for mount in mounts {
         let mut encoded = mount.encode_to_vec();
-        if let Some(sub_path) = sub_paths.get(&mount.container_path) {
+        if let Some(sub_path) = extras.sub_paths.get(&mount.container_path) {
             prost::encoding::string::encode(IMAGE_SUB_PATH, sub_path, &mut encoded);
         }
         prost::encoding::bytes::encode(MOUNTS, &encoded, &mut bytes);
+    }
+    if let Some(signal) = extras.stop_signal {
+        prost::encoding::int32::encode(STOP_SIGNAL, &signal.cri(), &mut bytes);
     }
     Encoded { pod_sandbox_id: request.pod_sandbox_id, config: bytes, sandbox_config: request.sandbox_config }
 }
@@ -75,26 +89,29 @@ fn encode(request: v1::CreateContainerRequest, sub_paths: &BTreeMap<String, Stri
 pub(crate) async fn create(
     transport: Channel,
     request: v1::CreateContainerRequest,
-    sub_paths: &BTreeMap<String, String>,
+    extras: &Extras,
 ) -> Result<Response<v1::CreateContainerResponse>, Status> {
     let mut client = tonic::client::Grpc::new(transport);
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-    let request = Request::new(encode(request, sub_paths));
+    let request = Request::new(encode(request, extras));
     client.unary(request, PathAndQuery::from_static(CREATE), ProstCodec::default()).await
 }
 
-fn decode(encoded: Encoded) -> Result<(v1::CreateContainerRequest, SubPaths), prost::DecodeError> {
+fn decode(encoded: Encoded) -> Result<(v1::CreateContainerRequest, Extras), prost::DecodeError> {
     let Encoded { pod_sandbox_id, config, sandbox_config } = encoded;
-    let parts = Shown::decode(config.as_slice())?.mounts.into_iter().filter(|mount| !mount.image_sub_path.is_empty());
-    let parts = parts.map(|mount| (mount.container_path, mount.image_sub_path)).collect();
+    let shown = Shown::decode(config.as_slice())?;
+    let parts = shown.mounts.into_iter().filter(|mount| !mount.image_sub_path.is_empty());
+    let sub_paths = parts.map(|mount| (mount.container_path, mount.image_sub_path)).collect();
+    let extras = Extras { sub_paths, stop_signal: Signal::from_cri(shown.stop_signal) };
     let config = if config.is_empty() { None } else { Some(v1::ContainerConfig::decode(config.as_slice())?) };
-    Ok((v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config }, SubPaths(parts)))
+    Ok((v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config }, extras))
 }
 
 /// Takes what a resized pod has as a whole.
 type Updates = dyn Fn(UpdateSandboxRequest) -> Result<(), Status> + Send + Sync;
 
-/// The server of a runtime that mounts parts of images: requests of `CreateContainer` have the extension [`SubPaths`].
+/// The server of a runtime that knows what the generated messages lack: requests of `CreateContainer` have the extension [`Extras`], and a
+/// [`Signal`] that is an extension of the answer to `ContainerStatus` becomes the container's stop signal.
 pub struct RuntimeServer<T> {
     runtime: Arc<T>,
     generated: RuntimeServiceServer<T>,
@@ -142,16 +159,27 @@ impl<T: RuntimeService> Service<http::Request<Body>> for RuntimeServer<T> {
             });
             return Box::pin(async move { Ok(tonic::server::Grpc::new(ProstCodec::default()).unary(update, request).await) });
         }
+        let runtime = self.runtime.clone();
+        if request.uri().path() == STATUS {
+            let show = tower::service_fn(move |request: Request<v1::ContainerStatusRequest>| {
+                let runtime = runtime.clone();
+                async move {
+                    let (metadata, answer, extensions) = runtime.container_status(request).await?.into_parts();
+                    let encoded = status::encode(answer, extensions.get::<Signal>().copied());
+                    Ok(Response::from_parts(metadata, encoded, extensions))
+                }
+            });
+            return Box::pin(async move { Ok(tonic::server::Grpc::new(ProstCodec::default()).unary(show, request).await) });
+        }
         if request.uri().path() != CREATE {
             return self.generated.call(request);
         }
-        let runtime = self.runtime.clone();
         let create = tower::service_fn(move |request: Request<Encoded>| {
             let runtime = runtime.clone();
             async move {
                 let (metadata, mut extensions, encoded) = request.into_parts();
-                let (request, parts) = decode(encoded).map_err(|error| Status::invalid_argument(error.to_string()))?;
-                extensions.insert(parts);
+                let (request, extras) = decode(encoded).map_err(|error| Status::invalid_argument(error.to_string()))?;
+                extensions.insert(extras);
                 runtime.create_container(Request::from_parts(metadata, extensions, request)).await
             }
         });
@@ -164,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sub_path_stands_beside_what_every_runtime_knows() {
+    fn extras_stand_beside_what_every_runtime_knows() {
         let mount = |path: &str| v1::Mount { container_path: path.into(), readonly: true, ..Default::default() };
         let config = v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata { name: "c".into(), attempt: 1 }),
@@ -177,14 +205,22 @@ mod tests {
             config: Some(config),
             sandbox_config: Some(v1::PodSandboxConfig { hostname: "h".into(), ..Default::default() }),
         };
-        let bytes = encode(request.clone(), &BTreeMap::from([("/b".to_owned(), "x/y".to_owned())])).encode_to_vec();
-        assert_eq!(v1::CreateContainerRequest::decode(bytes.as_slice()).unwrap(), request, "nothing else changes");
-        let parts = SubPaths(BTreeMap::from([("/b".to_owned(), "x/y".to_owned())]));
-        assert_eq!(decode(Encoded::decode(bytes.as_slice()).unwrap()).unwrap(), (request.clone(), parts));
+        let sub_paths = BTreeMap::from([("/b".to_owned(), "x/y".to_owned())]);
+        let stop_signal = Signal::named("SIGRTMIN+3");
+        for extras in [
+            Extras { sub_paths: sub_paths.clone(), stop_signal },
+            Extras { sub_paths, stop_signal: None },
+            Extras { sub_paths: BTreeMap::new(), stop_signal },
+            Extras::default(),
+        ] {
+            let bytes = encode(request.clone(), &extras).encode_to_vec();
+            assert_eq!(v1::CreateContainerRequest::decode(bytes.as_slice()).unwrap(), request, "nothing else changes");
+            assert_eq!(decode(Encoded::decode(bytes.as_slice()).unwrap()).unwrap(), (request.clone(), extras));
+        }
         let plain = Encoded::decode(request.encode_to_vec().as_slice()).unwrap();
-        assert_eq!(decode(plain).unwrap(), (request, SubPaths::default()), "of a client that knows no parts");
+        assert_eq!(decode(plain).unwrap(), (request, Extras::default()), "of a client that knows none");
         let empty = v1::CreateContainerRequest::default();
-        assert_eq!(decode(Encoded::default()).unwrap(), (empty, SubPaths::default()));
+        assert_eq!(decode(Encoded::default()).unwrap(), (empty, Extras::default()));
         assert!(decode(Encoded { config: vec![0xff], ..Encoded::default() }).is_err());
     }
 }

@@ -14,18 +14,21 @@ mod events;
 pub mod operations;
 mod sandbox;
 mod serve;
+mod signal;
+mod status;
 #[cfg(all(test, unix))]
 mod tests;
 
 pub use calls::Waiting;
 pub use client::{Client, Deadlines};
-pub use create::{RuntimeServer, SubPaths};
+pub use create::{Extras, RuntimeServer};
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{Error, Kind};
 pub use events::{Events, Notice, TaskChange};
 /// The messages of CRI v1, as generated from upstream's `api.proto`.
 pub use k8s_cri::v1;
 pub use sandbox::UpdateSandboxRequest;
+pub use signal::Signal;
 /// Of [`serve!`].
 #[doc(hidden)]
 pub use tonic;

@@ -432,6 +432,11 @@ fn seccomp_profile(profile: Option<&SeccompProfile>, node: &NodeSide, container:
     }
 }
 
+/// The signal that asks the container to end; None where its image says (upstream `getContainerConfigStopSignal`).
+pub(crate) fn stop_signal(c: &Container) -> Option<cri::Signal> {
+    cri::Signal::named(c.lifecycle.as_ref()?.stop_signal.as_deref()?)
+}
+
 fn windows_container(node: &NodeSide, pod: &Pod, c: &Container, image: &ImageUse) -> Result<v1::WindowsContainerConfig, SecurityError> {
     let p = pod.spec.as_ref().and_then(|s| s.security_context.clone()).unwrap_or_default();
     let s = c.security_context.clone().unwrap_or_default();
@@ -493,6 +498,20 @@ mod tests {
         let side =
             ContainerSide { image: &image, restarts: 2, env, mounts: vec![], devices: vec![], given: Options::default(), users: None, target: None };
         container(&node(os), pod, &pod.spec.as_ref().unwrap().containers[0], side)
+    }
+
+    #[test]
+    fn containers_may_have_a_stop_signal() {
+        for (lifecycle, want) in [
+            (json!(null), None),
+            (json!({}), None),
+            (json!({"stopSignal": "SIGUSR1"}), Some("SIGUSR1")),
+            (json!({"stopSignal": "SIGRTMIN+3", "preStop": {"sleep": {"seconds": 1}}}), Some("SIGRTMIN+3")),
+            (json!({"stopSignal": "SIGNONE"}), None),
+        ] {
+            let c: Container = serde_json::from_value(json!({"name": "c", "lifecycle": lifecycle})).unwrap();
+            assert_eq!(stop_signal(&c).map(cri::Signal::name), want, "{lifecycle}");
+        }
     }
 
     #[test]

@@ -92,6 +92,8 @@ pub(crate) struct Container {
     pub image_id: String,
     /// What the runtime says that it enforces.
     pub resources: Option<Enforced>,
+    /// The signal that asks it to end, where the runtime says so.
+    pub stop_signal: Option<cri::Signal>,
 }
 
 /// Resources of a container as the runtime has them (Linux).

@@ -42,9 +42,9 @@ pub(crate) async fn observe(client: &cri::Client, uid: &str) -> Result<Observed,
     let filter = v1::ContainerFilter { label_selector: of_pod(uid), ..Default::default() };
     for c in client.list_containers(v1::ListContainersRequest { filter: Some(filter) }).await? {
         let request = v1::ContainerStatusRequest { container_id: c.id, ..Default::default() };
-        match client.container_status(request).await {
-            Ok(answer) => {
-                out.containers.extend(answer.status.map(|s| container(s, c.pod_sandbox_id)));
+        match client.container_status_with(request).await {
+            Ok((answer, stop_signal)) => {
+                out.containers.extend(answer.status.map(|s| Container { stop_signal, ..container(s, c.pod_sandbox_id) }));
             }
             Err(e) if e.is_not_found() => {}
             Err(e) => return Err(e),
@@ -84,6 +84,7 @@ fn container(s: v1::ContainerStatus, sandbox: String) -> Container {
     Container {
         resources,
         message_file,
+        stop_signal: None,
         id: s.id,
         sandbox,
         name: s.labels.get(CONTAINER_NAME).cloned().unwrap_or_default(),

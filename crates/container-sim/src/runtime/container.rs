@@ -1,6 +1,5 @@
 //! Operations on containers.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -35,8 +34,7 @@ fn check_cdi(config: &v1::ContainerConfig) -> Result<(), Status> {
 }
 
 impl Runtime {
-    /// `parts` are those of images that mounts show, by the mounts' paths.
-    pub(super) async fn create_container(&self, request: v1::CreateContainerRequest, parts: &BTreeMap<String, String>) -> Result<String, Status> {
+    pub(super) async fn create_container(&self, request: v1::CreateContainerRequest, extras: &cri::Extras) -> Result<String, Status> {
         let config = request.config.ok_or_else(|| Status::invalid_argument("container config is missing"))?;
         let metadata = config.metadata.clone().ok_or_else(|| Status::invalid_argument("container config must include metadata"))?;
         check_cdi(&config)?;
@@ -74,7 +72,7 @@ impl Runtime {
             image_id: image.id.clone(),
             image_ref: image.digests.first().cloned().unwrap_or_else(|| image.id.clone()),
             stand_in: image.stand_in_for(&config.command),
-            stop_signal: stop_signal(&image.config.stop_signal),
+            stop_signal: extras.stop_signal.map_or_else(|| stop_signal(&image.config.stop_signal), cri::Signal::linux),
             log_path: self.log_path(&sandbox.config.log_directory, &config.log_path),
             config,
             holders,
@@ -82,7 +80,7 @@ impl Runtime {
             exit: None,
         };
         let dir = self.records.container_dir(&record.sandbox, &record.id);
-        let written = self.start_spec(&sandbox, &record, &image, parts).and_then(|spec| {
+        let written = self.start_spec(&sandbox, &record, &image, &extras.sub_paths).and_then(|spec| {
             self.records.write_container(&record)?;
             write_json(&dir.join("start.json"), &StartSpec { limits, ..spec })
         });
@@ -266,7 +264,7 @@ fn catches(pid: i32, signal: i32) -> bool {
 fn stop_signal(name: &str) -> i32 {
     let upper = name.to_ascii_uppercase();
     let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-    let named = full.parse::<nix::sys::signal::Signal>().map(|signal| signal as i32).ok();
+    let named = cri::Signal::named(&full).map(cri::Signal::linux);
     name.parse().ok().filter(|number| (1..65).contains(number)).or(named).unwrap_or(nix::libc::SIGTERM)
 }
 
@@ -287,5 +285,6 @@ mod tests {
     fn stop_signals_are_names_or_numbers() {
         let of = super::stop_signal;
         assert_eq!((of(""), of("SIGQUIT"), of("quit"), of("9"), of("nonsense"), of("99")), (15, 3, 3, 9, 15, 15));
+        assert_eq!((of("SIGRTMIN+3"), of("rtmax"), of("SIGCLD")), (37, 64, 17));
     }
 }

@@ -115,8 +115,8 @@ impl RuntimeService for Service {
     }
 
     async fn create_container(&self, request: Request<v1::CreateContainerRequest>) -> Answer<v1::CreateContainerResponse> {
-        let parts = request.extensions().get::<cri::SubPaths>().cloned().unwrap_or_default();
-        let container_id = self.0.create_container(request.into_inner(), &parts.0).await?;
+        let extras = request.extensions().get::<cri::Extras>().cloned().unwrap_or_default();
+        let container_id = self.0.create_container(request.into_inner(), &extras).await?;
         ok(v1::CreateContainerResponse { container_id })
     }
 
@@ -146,7 +146,11 @@ impl RuntimeService for Service {
         let request = request.into_inner();
         let record = self.0.container(&request.container_id).ok_or_else(|| not_found("container", &request.container_id))?;
         let info = if request.verbose { self.0.container_info(&record) } else { Default::default() };
-        ok(v1::ContainerStatusResponse { status: Some(self.0.container_status(&record)), info })
+        let mut answer = Response::new(v1::ContainerStatusResponse { status: Some(self.0.container_status(&record)), info });
+        if let Some(signal) = cri::Signal::from_linux(record.stop_signal) {
+            answer.extensions_mut().insert(signal);
+        }
+        Ok(answer)
     }
 
     async fn update_container_resources(

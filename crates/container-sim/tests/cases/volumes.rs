@@ -86,8 +86,8 @@ async fn image_parts(node: &Node, pod: &str, config: v1::ContainerConfig) {
         let metadata = Some(v1::ContainerMetadata { name: name.into(), attempt: 0 });
         let config = v1::ContainerConfig { metadata, mounts: mounts.collect(), ..config.clone() };
         let request = v1::CreateContainerRequest { pod_sandbox_id: pod.to_owned(), config: Some(config), sandbox_config: None };
-        let parts = parts.iter().map(|(path, part)| ((*path).to_owned(), (*part).to_owned())).collect();
-        let id = node.client.create_container_with(request, &parts).await?;
+        let sub_paths = parts.iter().map(|(path, part)| ((*path).to_owned(), (*part).to_owned())).collect();
+        let id = node.client.create_container_with(request, &cri::Extras { sub_paths, stop_signal: None }).await?;
         node.client.start_container(v1::StartContainerRequest { container_id: id.clone() }).await.map(|_| id)
     };
     let id = ask("parts", &[("/dir", "etc"), ("/opt/file", "etc/motd"), ("/opt/sh", "bin/sh")]).await.unwrap();

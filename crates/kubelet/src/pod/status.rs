@@ -169,6 +169,7 @@ fn container(i: &Input<'_>, kind: Kind, c: &Spec, waiting: &[Waiting], ending: E
         resources: Some(resources(i, c, newest)),
         last_state: previous.map(|p| terminated(i, p)).or_else(reset).or_else(kept),
         volume_mounts: mounts(c, i.node.is_recursive(i.pod, i.observed)),
+        stop_signal: newest.stop_signal.map(|signal| signal.name().to_owned()),
         ..Default::default()
     };
     match newest.state {

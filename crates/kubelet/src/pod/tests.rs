@@ -355,6 +355,17 @@ fn statuses_of_containers_are_sorted_by_name_and_those_of_init_containers_are_no
 }
 
 #[test]
+fn the_status_says_which_signal_ends_a_container() {
+    for state in [State::Running, State::Exited] {
+        let mut w = World::new(json!({})).sandbox(true).container("c", state, 0, 0);
+        let shown = |w: &World| w.step().status.container_statuses.unwrap()[0].stop_signal.clone();
+        assert_eq!(shown(&w), None, "the runtime does not say so");
+        w.observed.containers[0].stop_signal = cri::Signal::named("SIGQUIT");
+        assert_eq!(shown(&w).as_deref(), Some("SIGQUIT"));
+    }
+}
+
+#[test]
 fn the_status_says_which_mounts_are_read_only_at_every_level() {
     let mounts = json!([
         {"name": "v", "mountPath": "/a", "readOnly": true, "recursiveReadOnly": "IfPossible"},

@@ -91,10 +91,10 @@ impl Worker {
         let handler = if users::wants(&self.state.pod) { self.handler().await.map_err(ConfigError::from)? } else { String::new() };
         let users = self.users(&handler).map_err(ConfigError::from)?;
         let parts = Parts { given, env: environment.vars, images, users };
-        let sub_paths = self.image_sub_paths(c, &parts)?;
+        let extras = cri::Extras { sub_paths: self.image_sub_paths(c, &parts)?, stop_signal: cri_config::stop_signal(c) };
         let (config, sandbox_config, holds) = self.configs(c, &start, &usage, parts)?;
         let request = v1::CreateContainerRequest { pod_sandbox_id: start.sandbox, config: Some(config), sandbox_config: Some(sandbox_config) };
-        let id = self.agent.cri.create_container_with(request, &sub_paths).await.map_err(|error| StartError::Create(error.into()))?;
+        let id = self.agent.cri.create_container_with(request, &extras).await.map_err(|error| StartError::Create(error.into()))?;
         self.event(Some(&c.name), EventType::Normal, "Created", format!("Container created: {}", c.name));
         let request = v1::StartContainerRequest { container_id: id.clone() };
         self.agent.cri.start_container(request).await.map_err(|error| StartError::Start(error.into()))?;

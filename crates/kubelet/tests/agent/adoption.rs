@@ -87,6 +87,7 @@ fn leave_in_runtime(world: &World, name: &str, uid: &str, annotations: &[(&str, 
         finished_at: 0,
         exit_code: 0,
         stopped_with: None,
+        stop_signal: None,
     };
     let mut state = world.runtime.state.lock().unwrap();
     state.images.insert(IMAGE.into());

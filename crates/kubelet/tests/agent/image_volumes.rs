@@ -52,8 +52,8 @@ async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
     };
     assert!(shown("/model") && shown("/part"));
     let parts = world.runtime.state.lock().unwrap().parts.clone();
-    assert_eq!(parts.last(), Some(&cri::SubPaths([("/part".to_owned(), "a".to_owned())].into())));
-    assert_eq!(parts.first(), Some(&cri::SubPaths::default()));
+    assert_eq!(parts.last(), Some(&cri::Extras { sub_paths: [("/part".to_owned(), "a".to_owned())].into(), ..Default::default() }));
+    assert_eq!(parts.first(), Some(&cri::Extras::default()));
 }
 
 #[tokio::test]

@@ -43,6 +43,7 @@ pub struct Container {
     pub exit_code: i32,
     /// The grace of the stop that ended it.
     pub stopped_with: Option<i64>,
+    pub stop_signal: Option<cri::Signal>,
 }
 
 #[derive(Default)]
@@ -73,8 +74,8 @@ pub struct State {
     pub memory_used: u64,
     /// How often the usage of all containers was asked for.
     pub stats_asked: usize,
-    /// The parts of images that mounts of each container show.
-    pub parts: Vec<cri::SubPaths>,
+    /// What each container has beside the generated messages.
+    pub parts: Vec<cri::Extras>,
     /// What the runtime was told of resized pods as a whole: cpu quota, and memory limit.
     pub whole: Vec<(i64, i64)>,
     counter: u32,
@@ -336,7 +337,7 @@ cri::serve! { RuntimeService for Runtime {
     }
 
     async fn create_container(&self, r: Request<v1::CreateContainerRequest>) -> Answer<v1::CreateContainerResponse> {
-        let parts = r.extensions().get::<cri::SubPaths>().cloned().unwrap_or_default();
+        let parts = r.extensions().get::<cri::Extras>().cloned().unwrap_or_default();
         let r = r.into_inner();
         let config = r.config.ok_or_else(|| Status::invalid_argument("no config"))?;
         for m in &config.mounts {
@@ -369,6 +370,7 @@ cri::serve! { RuntimeService for Runtime {
             finished_at: 0,
             exit_code: 0,
             stopped_with: None,
+            stop_signal: parts.stop_signal,
         };
         state.containers.insert(id.clone(), container);
         state.parts.push(parts);
@@ -474,7 +476,9 @@ cri::serve! { RuntimeService for Runtime {
         let state = self.state.lock().unwrap();
         let c = state.containers.get(&id).ok_or_else(|| no("container", &id))?;
         let status = v1::ContainerStatus { log_path: log_path(&state, c), ..container_status(c) };
-        Ok(Response::new(v1::ContainerStatusResponse { status: Some(status), ..Default::default() }))
+        let mut answer = Response::new(v1::ContainerStatusResponse { status: Some(status), ..Default::default() });
+        c.stop_signal.map(|signal| answer.extensions_mut().insert(signal));
+        Ok(answer)
     }
 
     async fn update_container_resources(&self, r: Request<v1::UpdateContainerResourcesRequest>) -> Answer<v1::UpdateContainerResourcesResponse> {
