@@ -17,7 +17,7 @@ pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
     for container in containers.items() {
         common(&container, volumes, pod_policy, errors);
         unique_name(&container, &mut used, errors);
-        runtime(&container, errors);
+        runtime(&container, &spec.get("os"), errors);
         let policy = container.get("restartPolicy");
         if policy.is_set() {
             errors.one_of(&policy, &["Always", "Never", "OnFailure"]);
@@ -31,7 +31,7 @@ pub fn all(spec: &Field, volumes: &Volumes, is_pod: bool, errors: &mut Errors) {
         unique_name(&container, &mut used, errors);
         host_port_conflicts(std::slice::from_ref(&container), errors);
         if container.get("restartPolicy").text() == "Always" {
-            runtime(&container, errors);
+            runtime(&container, &spec.get("os"), errors);
         } else {
             for member in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
                 let field = container.get(member);
@@ -147,14 +147,103 @@ fn resize_policy(list: &Field, pod_policy: &str, errors: &mut Errors) {
     }
 }
 
+/// Signals that may end Linux containers, sorted.
+const SIGNALS: [&str; 65] = [
+    "SIGABRT",
+    "SIGALRM",
+    "SIGBUS",
+    "SIGCHLD",
+    "SIGCLD",
+    "SIGCONT",
+    "SIGFPE",
+    "SIGHUP",
+    "SIGILL",
+    "SIGINT",
+    "SIGIO",
+    "SIGIOT",
+    "SIGKILL",
+    "SIGPIPE",
+    "SIGPOLL",
+    "SIGPROF",
+    "SIGPWR",
+    "SIGQUIT",
+    "SIGRTMAX",
+    "SIGRTMAX-1",
+    "SIGRTMAX-10",
+    "SIGRTMAX-11",
+    "SIGRTMAX-12",
+    "SIGRTMAX-13",
+    "SIGRTMAX-14",
+    "SIGRTMAX-2",
+    "SIGRTMAX-3",
+    "SIGRTMAX-4",
+    "SIGRTMAX-5",
+    "SIGRTMAX-6",
+    "SIGRTMAX-7",
+    "SIGRTMAX-8",
+    "SIGRTMAX-9",
+    "SIGRTMIN",
+    "SIGRTMIN+1",
+    "SIGRTMIN+10",
+    "SIGRTMIN+11",
+    "SIGRTMIN+12",
+    "SIGRTMIN+13",
+    "SIGRTMIN+14",
+    "SIGRTMIN+15",
+    "SIGRTMIN+2",
+    "SIGRTMIN+3",
+    "SIGRTMIN+4",
+    "SIGRTMIN+5",
+    "SIGRTMIN+6",
+    "SIGRTMIN+7",
+    "SIGRTMIN+8",
+    "SIGRTMIN+9",
+    "SIGSEGV",
+    "SIGSTKFLT",
+    "SIGSTOP",
+    "SIGSYS",
+    "SIGTERM",
+    "SIGTRAP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGVTALRM",
+    "SIGWINCH",
+    "SIGXCPU",
+    "SIGXFSZ",
+];
+
+/// The signal that asks a container to end: which there are depends on the system, so the pod has to name it.
+fn stop_signal(signal: &Field, os: &Field, errors: &mut Errors) {
+    if !signal.is_set() {
+        return;
+    }
+    if !os.is_set() {
+        errors.forbidden(signal, "may not be set for containers with empty `spec.os.name`");
+        return;
+    }
+    let known: &[&str] = match os.get("name").text() {
+        "windows" => &["SIGKILL", "SIGTERM"],
+        "linux" => &SIGNALS,
+        _ => return,
+    };
+    if !known.contains(&signal.text()) {
+        errors.not_supported(signal, known);
+    }
+}
+
 /// Probes and hooks, which containers that stay have.
-fn runtime(container: &Field, errors: &mut Errors) {
+fn runtime(container: &Field, os: &Field, errors: &mut Errors) {
     let lifecycle = container.get("lifecycle");
     for hook in ["postStart", "preStop"] {
         if lifecycle.get(hook).is_set() {
             handler(&lifecycle.get(hook), &["exec", "httpGet", "tcpSocket", "sleep"], errors);
         }
     }
+    stop_signal(&lifecycle.get("stopSignal"), os, errors);
     for kind in ["livenessProbe", "readinessProbe", "startupProbe"] {
         let probe = container.get(kind);
         if !probe.is_set() {

@@ -277,6 +277,11 @@ fn mounts_resources_and_probes_are_checked() {
             "spec.containers[0].lifecycle.preStop.sleep: Forbidden: may not specify more than 1 handler type",
         ),
         (
+            format!("{c}/lifecycle"),
+            json!({"stopSignal": "SIGTERM"}),
+            "spec.containers[0].lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`",
+        ),
+        (
             "/spec/initContainers".into(),
             json!([{"name": "a", "image": "i:1", "livenessProbe": {"exec": {"command": ["x"]}}}]),
             "spec.initContainers[0].name: Duplicate value: \"a\"\n\
@@ -285,6 +290,35 @@ fn mounts_resources_and_probes_are_checked() {
     ];
     for (pointer, value, expected) in cases {
         assert_eq!(problems("", "pods", pod(), &[(&pointer, value.clone())]), expected, "{pointer} {value}");
+    }
+}
+
+#[test]
+fn stop_signals_depend_on_the_system() {
+    let windows = "supported values: \"SIGKILL\", \"SIGTERM\"";
+    for (os, signal, problem) in [
+        ("linux", "SIGUSR1", None),
+        ("linux", "SIGRTMIN+3", None),
+        ("windows", "SIGTERM", None),
+        ("windows", "SIGKILL", None),
+        ("linux", "SIGNONE", Some("supported values: \"SIGABRT\", \"SIGALRM\", ")),
+        ("windows", "SIGUSR1", Some(windows)),
+    ] {
+        let hook = json!({"stopSignal": signal});
+        let sidecar = json!([{"name": "s", "image": "i:1", "restartPolicy": "Always", "lifecycle": hook.clone(),
+            "terminationMessagePolicy": "File", "imagePullPolicy": "Always"}]);
+        let changes = [("/spec/os", json!({"name": os})), ("/spec/containers/0/lifecycle", hook), ("/spec/initContainers", sidecar)];
+        let found = problems("", "pods", pod(), &changes);
+        let Some(problem) = problem else {
+            assert_eq!(found, "", "{os} {signal}");
+            continue;
+        };
+        let lines: Vec<&str> = found.lines().filter(|line| line.contains("stopSignal")).collect();
+        assert_eq!(lines.len(), 2, "{found}");
+        for (line, list) in lines.into_iter().zip(["containers", "initContainers"]) {
+            let begin = format!("spec.{list}[0].lifecycle.stopSignal: Unsupported value: \"{signal}\": {problem}");
+            assert!(line.starts_with(&begin), "{line}");
+        }
     }
 }
 
