@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::client::HcnClient;
 use crate::document::{
     EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
-    RequestType, to_text,
+    RequestType, to_text, v1,
 };
 use crate::error::HcnError;
 use crate::features::{HnsVersion, SupportedFeatures};
@@ -263,6 +263,12 @@ impl Client {
             Err(error) if error.is_not_found() || error.hresult() == Some(crate::HResult::ENDPOINT_NOT_ATTACHED) => Ok(()),
             other => other.map(drop),
         }
+    }
+
+    /// All endpoints as the first version of the API shows them (`HNSCall GET /endpoints`): with the containers that are at each.
+    pub fn v1_endpoints(&self) -> Result<Vec<v1::Endpoint>, HcnError> {
+        let output = self.hns_call("GET", "/endpoints", "")?;
+        read(Function::HnsCall, "GET /endpoints", &output.to_string())
     }
 
     /// An endpoint's counters (`HNSCall GET /endpointstats/ID`, which every version has); none where it is not attached or gone.

@@ -317,6 +317,7 @@ fn proxy_policies_redirect_and_counters_count() {
         serve_tcp(&other.ns, 80, "other");
         assert_eq!(ask_tcp(&pod.ns, "10.240.0.70:80").unwrap(), "proxy saw 10.240.0.11");
         assert_eq!(ask_tcp(&pod.ns, "10.240.0.50:80").unwrap(), "plain saw 10.240.0.11", "an exception");
+        assert!(node.client.v1_endpoints().unwrap().iter().any(|endpoint| endpoint.id == id(5)));
         let stats = node.client.endpoint_stats(&id(5)).unwrap().unwrap();
         assert!(stats.packets_sent >= 8 && stats.packets_received >= 8 && stats.bytes_sent > 400 && stats.bytes_received > 400, "{stats:?}");
     });

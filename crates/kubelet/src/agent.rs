@@ -59,6 +59,8 @@ pub(crate) struct Agent {
     pub client: kube::Client,
     pub api: cluster::ApiServer,
     pub cri: cri::Client,
+    /// The client of the Host Networking Service; None where there is none.
+    pub hcn: Option<hcn::HcnClient>,
     pub root: Arc<HostRoot>,
     /// The agent's directory on the node.
     pub dir: PodPath,

@@ -187,7 +187,7 @@ fn serve(config: &mut Config, server: ServerConfig, agent: Arc<Agent>, tasks: &m
     let auth = Auth::new(config.client.clone(), server.access);
     let certificates = config.client_certificate.take().into_iter().chain(counts);
     let shows = server::Shows { debugging: config.debugging, system_logs: config.system_logs };
-    let state = Arc::new(Server::new(agent, auth, configz(config), shows, config.hcn.take(), certificates));
+    let state = Arc::new(Server::new(agent, auth, configz(config), shows, certificates));
     tasks.spawn(server::serve(state, server.listener, tls));
     Ok(())
 }
@@ -415,6 +415,7 @@ fn pods(config: &mut Config, ground: Ground, tasks: &mut Tasks) -> Arc<Agent> {
         client: config.client.clone(),
         api: config.api.clone(),
         cri: ground.cri.clone(),
+        hcn: config.hcn.take(),
         root: config.root.clone(),
         dir: ground.dir,
         logs: ground.logs,

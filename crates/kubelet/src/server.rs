@@ -53,7 +53,6 @@ pub(crate) struct Server {
     /// Whether it runs programs in containers, connects to pods and shows logs.
     pub debugging: bool,
     pub system_logs: SystemLogs,
-    pub hcn: Option<hcn::HcnClient>,
     metrics: Registry,
 }
 
@@ -70,16 +69,15 @@ impl Server {
         auth: Auth,
         configz: serde_json::Value,
         shows: Shows,
-        hcn: Option<hcn::HcnClient>,
         certificates: impl IntoIterator<Item = Arc<Counts>>,
     ) -> Self {
         let Shows { debugging, system_logs } = shows;
         let mut metrics = crate::stats::registry(&agent);
         certificates.into_iter().for_each(|counts| metrics.register_collector(Box::new(Shown(counts))));
-        if let Some(client) = &hcn {
+        if let Some(client) = &agent.hcn {
             metrics.register_collector(Box::new(hcn_calls::Metrics(client.clone())));
         }
-        Self { agent, auth, configz, debugging, system_logs, hcn, metrics }
+        Self { agent, auth, configz, debugging, system_logs, metrics }
     }
 }
 

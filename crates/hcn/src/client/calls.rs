@@ -3,7 +3,7 @@
 use super::HcnClient;
 use crate::blocking::Client;
 use crate::document::{
-    EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query,
+    EndpointStats, HostComputeEndpoint, HostComputeLoadBalancer, HostComputeNamespace, HostComputeNetwork, HostComputeRoute, ModifyRequest, Query, v1,
 };
 use crate::error::HcnError;
 use crate::features::SupportedFeatures;
@@ -55,6 +55,11 @@ impl HcnClient {
     /// All endpoints, local and remote.
     pub async fn endpoints(&self) -> Result<Vec<HostComputeEndpoint>, HcnError> {
         self.typed(|| "listing endpoints".into(), |client| client.list(&Query::default())).await
+    }
+
+    /// All endpoints as the first version of the API shows them: with the containers that are at each.
+    pub async fn v1_endpoints(&self) -> Result<Vec<v1::Endpoint>, HcnError> {
+        self.typed(|| "listing endpoints and their containers".into(), |client| client.v1_endpoints()).await
     }
 
     pub async fn endpoints_of(&self, network: &Guid) -> Result<Vec<HostComputeEndpoint>, HcnError> {

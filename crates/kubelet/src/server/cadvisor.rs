@@ -107,12 +107,12 @@ async fn lists(agent: &Agent) -> Lists {
     };
     let ((stats, failed), networks, image, images) = tokio::join!(
         stats::container_stats(agent),
-        agent.cri.list_pod_sandbox_stats(v1::ListPodSandboxStatsRequest { filter: None }),
+        stats::networks::of_sandboxes(agent),
         sandbox_image(agent, sandboxes.first()),
         agent.cri.image_fs_info(v1::ImageFsInfoRequest {}),
     );
     let images = images.ok().and_then(|info| info.image_filesystems.into_iter().next()?.fs_id).map(|id| id.mountpoint);
-    Lists { containers, sandboxes, stats, networks: networks.unwrap_or_default(), images, sandbox_image: image.unwrap_or_default(), failed }
+    Lists { containers, sandboxes, stats, networks, images, sandbox_image: image.unwrap_or_default(), failed }
 }
 
 /// The image of a sandbox, which runtimes tell in words of their own alone.

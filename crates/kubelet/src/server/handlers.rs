@@ -57,7 +57,7 @@ pub(super) async fn route(server: &Arc<Server>, path: &str, query: &str, format:
         ["runningpods"] => running::pods(server).await,
         ["pods"] => pods(server),
         ["configz"] => answer_json(&server.configz),
-        ["debug", "hcn"] => match &server.hcn {
+        ["debug", "hcn"] => match &server.agent.hcn {
             Some(client) => answer_json(&hcn_calls::document(&client.snapshot())),
             None => text(StatusCode::NOT_FOUND, "this node has no Host Networking Service"),
         },

@@ -84,10 +84,8 @@ pub(crate) async fn summary_of(agent: &Arc<Agent>, detail: Detail, containers: &
     let (mut sandboxes, mut images) = (Vec::new(), None);
     if all {
         let info = agent.cri.image_fs_info(v1::ImageFsInfoRequest {});
-        let networks = agent.cri.list_pod_sandbox_stats(v1::ListPodSandboxStatsRequest { filter: None });
-        let (networks, info) = tokio::join!(networks, info);
-        // Runtimes before containerd 1.6 have none.
-        sandboxes = networks.unwrap_or_default();
+        let (networks, info) = tokio::join!(networks::of_sandboxes(agent), info);
+        sandboxes = networks;
         let info = info.inspect_err(|error| tracing::warn!(error = %error.as_report(), "the runtime does not say what images take"));
         images = info.ok().and_then(|info| info.image_filesystems.into_iter().next());
     }
