@@ -197,6 +197,48 @@ pub(crate) async fn serve_healthz(listener: TcpListener) -> std::io::Result<()> 
 mod tests {
     use super::*;
 
+    /// CVE-2019-11248: the port of health checks served profiles.
+    #[tokio::test]
+    async fn the_port_of_health_checks_serves_health_and_nothing_else() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = tokio::spawn(serve_healthz(listener));
+        let ask = async |method: &str, path: &str| {
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(format!("{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            let status: u16 = answer.split(' ').nth(1).unwrap().parse().unwrap();
+            (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+        };
+        assert_eq!(ask("GET", "/healthz").await, (200, "ok".to_owned()));
+        assert_eq!(ask("GET", "/healthz/ping").await, (200, "ok".to_owned()));
+        for path in [
+            "/",
+            "/debug/pprof/",
+            "/debug/pprof/profile?seconds=1",
+            "/debug/pprof/cmdline",
+            "/debug/flags/v",
+            "/debug/hcn",
+            "/metrics",
+            "/configz",
+            "/pods",
+            "/runningpods/",
+            "/stats/summary",
+            "/logs/",
+            "/exec/ns/p/c?command=ls",
+            "/run/ns/p/c?cmd=ls",
+            "/healthz/../debug/pprof/",
+            "/healthz/syncloop",
+        ] {
+            for method in ["GET", "POST", "PUT"] {
+                assert_eq!(ask(method, path).await.0, 404, "{method} {path}");
+            }
+        }
+        serving.abort();
+    }
+
     #[test]
     fn what_debugging_needs_can_be_switched_off_and_the_rest_stays() {
         for path in

@@ -243,6 +243,56 @@ mod tests {
         assert_eq!(Options::read("", What::PortForward).unwrap(), Options::default());
     }
 
+    /// CVE-2018-1002105: after an upgrade that failed, the connection to the backend stayed open, and took further requests of the client with
+    /// the rights of whoever had opened it.
+    #[tokio::test]
+    async fn an_upgrade_that_fails_ends_the_connection_to_the_runtime() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/exec/token", backend.local_addr().unwrap());
+        // A backend that keeps its connection open, and tells what else arrives on it.
+        let heard = tokio::spawn(async move {
+            let (mut stream, _) = backend.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nno").await.unwrap();
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).await.unwrap();
+            rest
+        });
+        let front = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = front.local_addr().unwrap();
+        let served = tokio::spawn(async move {
+            let (stream, _) = front.accept().await.unwrap();
+            let service = hyper::service::service_fn(|mut request: Request<Incoming>| {
+                let url = url.clone();
+                async move {
+                    let answer =
+                        if is_stream(request.uri().path()) { pass_through(&mut request, &url).await.unwrap() } else { text(StatusCode::OK, "own") };
+                    Ok::<_, std::convert::Infallible>(answer)
+                }
+            });
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(hyper_util::rt::TokioIo::new(stream), service).with_upgrades().await;
+        });
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let request = "POST /exec/ns/pod/c HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"no") {
+            answer.push(client.read_u8().await.unwrap());
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 400"), "{}", String::from_utf8_lossy(&answer));
+        client.write_all(b"GET /secrets HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert!(answer.ends_with(b"own"), "the agent itself answers what follows: {}", String::from_utf8_lossy(&answer));
+        let heard = tokio::time::timeout(Duration::from_secs(10), heard).await.expect("the connection to the backend ends").unwrap();
+        assert_eq!(String::from_utf8_lossy(&heard), "", "and nothing more arrives there");
+        served.abort();
+    }
+
     #[test]
     fn paths_of_streams() {
         assert!(is_stream("/exec/ns/pod/c") && is_stream("/portForward/ns/pod") && is_stream("/attach/"));
