@@ -42,6 +42,10 @@ const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Resources of huge pages, before their size.
 const HUGE_PAGES: &str = "hugepages-";
 
+/// Why a Windows node is short of memory: its capacity says nothing of page files, so that the numbers seem not to fit.
+const WINDOWS_MEMORY: &str = "kubelet has insufficient memory available: what may be committed counts, page files included, and a page file that \
+                              grows adds to it";
+
 /// What a node must have an amount of to be ready.
 const REQUIRED: [&str; 4] = ["cpu", "memory", "pods", "ephemeral-storage"];
 
@@ -194,9 +198,10 @@ impl NodeFacts {
             let (status, [reason, message]) = if pressures.contains(&pressure) { ("True", yes) } else { ("False", no) };
             (status, reason, message.to_owned())
         };
+        let insufficient = if self.side.os.is_windows() { WINDOWS_MEMORY } else { "kubelet has insufficient memory available" };
         let memory = under(
             Pressure::Memory,
-            ["KubeletHasInsufficientMemory", "kubelet has insufficient memory available"],
+            ["KubeletHasInsufficientMemory", insufficient],
             ["KubeletHasSufficientMemory", "kubelet has sufficient memory available"],
         );
         let disk = under(

@@ -154,6 +154,15 @@ fn pressures_are_conditions() {
         "PIDPressure=True KubeletHasInsufficientPID",
     ];
     assert_eq!(shown(&[Pressure::Memory, Pressure::Disk, Pressure::Pid]), all);
+    let why = |os: NodeOs| {
+        let mut f = facts();
+        f.side.os = os;
+        let status = f.status(&health(true), &[], &BTreeSet::from([Pressure::Memory]), &NodeStatus::default(), now);
+        status["conditions"][0]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(why(NodeOs::Linux), "kubelet has insufficient memory available");
+    let windows = why(NodeOs::Windows { build: 20348 });
+    assert!(windows.starts_with("kubelet has insufficient memory available: ") && windows.contains("page files"), "{windows}");
 }
 
 #[test]
