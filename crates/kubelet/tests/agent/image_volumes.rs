@@ -44,15 +44,23 @@ async fn an_image_is_pulled_and_mounted_and_stays_while_it_is_used() {
     let message = status["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("Back-off pulling image \"missing:1\": ErrImagePull: "), "{message}");
     world.until_event("BackOff: Back-off pulling image \"missing:1\"").await;
-    world.pod("part", spec("reg.io/model:1", json!({"name": "model", "mountPath": "/part", "subPath": "a"}))).await;
+    let mut part = spec("reg.io/model:1", json!({"name": "model", "mountPath": "/part", "subPath": "a"}));
+    part["os"] = json!({"name": "linux"});
+    part["containers"][0]["lifecycle"] = json!({"stopSignal": "SIGUSR1"});
+    world.pod("part", part).await;
     world.until_running("part").await;
+    let signal = |s: &Value| s["containerStatuses"][0]["stopSignal"].clone();
+    world.until("part", "its stop signal", |s| signal(s) == "SIGUSR1").await;
     let shown = |path: &str| {
         let runs = world.runtime.state.lock().unwrap().named("c");
         runs.iter().any(|run| run.config.mounts.iter().any(|m| m.container_path == path && m.image.as_ref() == Some(&image)))
     };
     assert!(shown("/model") && shown("/part"));
     let parts = world.runtime.state.lock().unwrap().parts.clone();
-    assert_eq!(parts.last(), Some(&cri::Extras { sub_paths: [("/part".to_owned(), "a".to_owned())].into(), ..Default::default() }));
+    assert_eq!(
+        parts.last(),
+        Some(&cri::Extras { sub_paths: [("/part".to_owned(), "a".to_owned())].into(), stop_signal: cri::Signal::named("SIGUSR1") })
+    );
     assert_eq!(parts.first(), Some(&cri::Extras::default()));
 }
 
