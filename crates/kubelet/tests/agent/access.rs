@@ -1,6 +1,11 @@
 //! Who may use the agent's server, whether it is healthy, and what it runs.
 
+use std::collections::BTreeSet;
+
 use http::Method;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::Api;
+use kube::api::PostParams;
 use kubelet::Access;
 use serde_json::{Value, json};
 
@@ -36,6 +41,94 @@ async fn programs_run_in_containers_and_pods_are_shown_as_the_runtime_has_them()
     assert_eq!((status, checks.as_str()), (200, "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n"));
     assert_eq!(world.get("/healthz/syncloop", ADMIN, None).await, (200, "ok".into()));
     assert_eq!(world.get("/healthz/other", ADMIN, None).await.0, 404);
+}
+
+/// The verb, the fine-grained subresource of `nodes` where there is one, and whether `nodes/proxy` is enough too.
+type Right = (&'static str, Option<&'static str>, bool);
+
+/// Each endpoint, with the right that it takes (upstream pkg/kubelet/server/auth.go, but for GET on streams, which is `create` here).
+const ENDPOINTS: [(Method, &str, Right); 26] = [
+    (Method::GET, "/containerLogs/default/web/c", ("get", None, true)),
+    (Method::GET, "/pods", ("get", Some("pods"), true)),
+    (Method::GET, "/pods/", ("get", Some("pods"), true)),
+    (Method::GET, "/runningpods/", ("get", Some("pods"), true)),
+    (Method::GET, "/healthz", ("get", Some("healthz"), true)),
+    (Method::GET, "/healthz/syncloop", ("get", Some("healthz"), true)),
+    (Method::GET, "/configz", ("get", Some("configz"), true)),
+    (Method::GET, "/stats/summary", ("get", Some("stats"), false)),
+    (Method::GET, "/metrics", ("get", Some("metrics"), false)),
+    (Method::GET, "/metrics/cadvisor", ("get", Some("metrics"), false)),
+    (Method::GET, "/metrics/probes", ("get", Some("metrics"), false)),
+    (Method::GET, "/metrics/resource", ("get", Some("metrics"), false)),
+    (Method::GET, "/logs/", ("get", Some("log"), false)),
+    (Method::GET, "/logs/?query=kubelet", ("get", Some("log"), false)),
+    (Method::POST, "/checkpoint/default/web/c", ("create", Some("checkpoint"), false)),
+    (Method::POST, "/run/default/web/c?cmd=ls", ("create", None, true)),
+    (Method::GET, "/exec/default/web/c?command=ls&output=1", ("create", None, true)),
+    (Method::POST, "/exec/default/web/c?command=ls&output=1", ("create", None, true)),
+    (Method::GET, "/attach/default/web/c?output=1", ("create", None, true)),
+    (Method::POST, "/attach/default/web/c?output=1", ("create", None, true)),
+    (Method::GET, "/portForward/default/web", ("create", None, true)),
+    (Method::POST, "/portForward/default/web", ("create", None, true)),
+    (Method::GET, "/spec/", ("get", None, true)),
+    (Method::GET, "/debug/pprof/", ("get", None, true)),
+    (Method::GET, "/explain/default/web", ("get", None, true)),
+    (Method::PUT, "/pods", ("update", Some("pods"), true)),
+];
+
+/// Gives each right to a user of its own, who is called as it.
+async fn grant(world: &World, rights: &BTreeSet<(&'static str, &'static str)>) {
+    let client = world.admin();
+    for (verb, subresource) in rights {
+        let name = format!("{verb}-{subresource}");
+        let rules = json!([{"apiGroups": [""], "resources": [format!("nodes/{subresource}")], "verbs": [verb]}]);
+        let role: ClusterRole = serde_json::from_value(json!({"metadata": {"name": name}, "rules": rules})).unwrap();
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({"metadata": {"name": name}, "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "User", "name": name, "apiGroup": group}]});
+        Api::all(client.clone()).create(&PostParams::default(), &role).await.unwrap();
+        let binding: ClusterRoleBinding = serde_json::from_value(binding).unwrap();
+        Api::all(client.clone()).create(&PostParams::default(), &binding).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn each_endpoint_takes_its_own_right() {
+    let world = ready_world().await;
+    world.pod("web", json!({})).await;
+    world.until_running("web").await;
+    let verbs = ["get", "create", "update"];
+    let fine = ENDPOINTS.iter().filter_map(|(_, _, (verb, fine, _))| Some((*verb, (*fine)?)));
+    let rights: BTreeSet<(&str, &str)> = fine.chain(verbs.map(|verb| (verb, "proxy"))).collect();
+    grant(&world, &rights).await;
+    let refused = |status: u16| status == 401 || status == 403;
+    for (method, path, (verb, own, by_proxy)) in &ENDPOINTS {
+        let ask = async |identity: Option<(&str, &str)>| world.send(method.clone(), path, identity, None).await.0;
+        assert_eq!(ask(None).await, 401, "{method} {path} without credentials");
+        assert_eq!(ask(Some(("nobody", "nothing"))).await, 403, "{method} {path} without rights");
+        assert!(!refused(ask(ADMIN).await), "{method} {path} with all rights");
+        for (has, subresource) in &rights {
+            let suffices = has == verb && (*own == Some(*subresource) || *by_proxy && *subresource == "proxy");
+            let status = ask(Some((&format!("{has}-{subresource}"), "nothing"))).await;
+            assert_eq!(!refused(status), suffices, "{method} {path} with {has} nodes/{subresource}: {status}");
+        }
+    }
+    // Over WebSocket, which has no method but GET, as without it.
+    let upgrade = [
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ("Sec-WebSocket-Protocol", "v4.channel.k8s.io"),
+    ];
+    for path in ["/exec/default/web/c?command=ls&output=1", "/attach/default/web/c?output=1", "/portForward/default/web"] {
+        for (user, passes) in [("get-proxy", false), ("update-proxy", false), ("create-proxy", true)] {
+            let (status, _) = world.send_with(Method::GET, path, Some((user, "nothing")), &upgrade).await;
+            assert_eq!(!refused(status), passes, "{path} over WebSocket as {user}: {status}");
+        }
+    }
+    let ran = world.runtime.state.lock().unwrap().execs.clone();
+    assert_eq!(ran, ["ls", "ls"], "as the administrator and as `create-proxy`");
 }
 
 #[tokio::test]

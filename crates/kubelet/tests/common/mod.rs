@@ -369,12 +369,19 @@ impl World {
 
     /// As [`Self::get`], with another method.
     pub async fn send(&self, method: http::Method, path: &str, identity: Option<(&str, &str)>, token: Option<&str>) -> (u16, String) {
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<(&str, &str)> = bearer.iter().map(|bearer| ("Authorization", bearer.as_str())).collect();
+        self.send_with(method, path, identity, &headers).await
+    }
+
+    /// As [`Self::send`], with headers.
+    pub async fn send_with(&self, method: http::Method, path: &str, identity: Option<(&str, &str)>, headers: &[(&str, &str)]) -> (u16, String) {
         let io = hyper_util::rt::TokioIo::new(self.handshake(identity).await);
         let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
         tokio::spawn(connection);
         let mut request = http::Request::builder().method(method).uri(path).header("Host", "node");
-        if let Some(token) = token {
-            request = request.header("Authorization", format!("Bearer {token}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
         let answer = sender.send_request(request).await.unwrap();
