@@ -135,3 +135,62 @@ async fn a_kubelet_hears_nothing_of_who_asks() {
     assert!(heard.contains("x-asked") && !heard.contains("impersonate") && !heard.contains("x-remote"), "{heard}");
     server.stop().await;
 }
+
+/// CVE-2020-8559: a node answered with a redirect, which the API server followed with its own credentials.
+#[tokio::test]
+async fn a_node_sends_the_api_server_nowhere() {
+    let server = TestServer::start().await;
+    let elsewhere = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = format!("https://{}/secrets", elsewhere.local_addr().unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let acceptor = TlsAcceptor::from(Arc::new(server.kubelet_tls()));
+    let location = place.clone();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let stream = acceptor.accept(stream).await.unwrap();
+            let answer = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| {
+                let status = request.uri().query().and_then(|query| query.strip_prefix("status=")?.parse().ok()).unwrap_or(302);
+                let response = http::Response::builder().status(status).header("location", &location).body(Full::new(bytes::Bytes::new()));
+                async move { Ok::<_, Infallible>(response.unwrap()) }
+            });
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+        }
+    });
+    node_at(&server, "win01", "127.0.0.1", port).await;
+    place(&server, "web").await;
+    let ask = async |path: &str, upgrades: bool| {
+        let mut request = http::Request::get(path);
+        if upgrades {
+            let headers = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")];
+            request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            request = request.header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==").header("sec-websocket-protocol", "v4.channel.k8s.io");
+        }
+        let answer = server.admin().send(request.body(kube::client::Body::empty()).unwrap()).await.unwrap();
+        let location = answer.headers().get("location").map(|location| location.to_str().unwrap().to_owned());
+        let status = answer.status().as_u16();
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        (status, location, String::from_utf8_lossy(&body).into_owned())
+    };
+    let pod = "/api/v1/namespaces/default/pods/web";
+    for status in [301, 302, 303, 307, 308] {
+        let paths = [
+            format!("/api/v1/nodes/win01/proxy/exec/default/web/web?status={status}"),
+            format!("{pod}/exec?command=ls&stdout=true"),
+            format!("{pod}/attach?stdout=true"),
+            format!("{pod}/portforward"),
+        ];
+        for path in paths {
+            let (code, location, body) = ask(&path, true).await;
+            assert!(code == 500 && location.is_none(), "{path}: {code} {location:?}");
+            assert!(body.contains("invalid upgrade response: status code 30"), "{path}: {body}");
+        }
+        // What asks for no upgrade is told of the redirect, and may follow it with credentials of its own.
+        let (code, location, _) = ask(&format!("/api/v1/nodes/win01/proxy/stats?status={status}"), false).await;
+        assert_eq!((code, location.as_deref()), (status, Some(place.as_str())));
+    }
+    let reached = tokio::time::timeout(std::time::Duration::from_millis(200), elsewhere.accept()).await;
+    assert!(reached.is_err(), "the API server went where the node sent it");
+    server.stop().await;
+}
