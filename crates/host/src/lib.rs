@@ -36,4 +36,4 @@ pub use routes::LinuxRoutes;
 pub use routes::WindowsRoutes;
 pub use routes::{HostRoute, OUR_PROTOCOL, Routes, RoutesError};
 #[cfg(windows)]
-pub use windows_machine::{fixed_drives, resolver, set_priority_class};
+pub use windows_machine::{fixed_drives, is_elevated, resolver, set_priority_class};

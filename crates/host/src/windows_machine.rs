@@ -6,8 +6,9 @@ use std::ffi::CStr;
 use std::io;
 use std::ptr;
 
-use windows_sys::Win32::Foundation::{ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA, ERROR_SUCCESS};
+use windows_sys::Win32::Foundation::{CloseHandle, ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA, ERROR_SUCCESS, HANDLE};
 use windows_sys::Win32::NetworkManagement::IpHelper::{FIXED_INFO_W2KSP1, GetNetworkParams, IP_ADDR_STRING};
+use windows_sys::Win32::Security::{GetTokenInformation, TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
 use windows_sys::Win32::Storage::FileSystem::{GetDriveTypeW, GetLogicalDrives};
 use windows_sys::Win32::System::JobObjects::{
     AssignProcessToJobObject, CreateJobObjectW, JOB_OBJECT_LIMIT_PRIORITY_CLASS, JOBOBJECT_BASIC_LIMIT_INFORMATION, JobObjectBasicLimitInformation,
@@ -16,7 +17,7 @@ use windows_sys::Win32::System::JobObjects::{
 use windows_sys::Win32::System::Registry::{HKEY, HKEY_LOCAL_MACHINE, KEY_READ, RegCloseKey, RegEnumKeyExW, RegOpenKeyExW};
 use windows_sys::Win32::System::Threading::{
     ABOVE_NORMAL_PRIORITY_CLASS, BELOW_NORMAL_PRIORITY_CLASS, GetCurrentProcess, HIGH_PRIORITY_CLASS, IDLE_PRIORITY_CLASS, NORMAL_PRIORITY_CLASS,
-    REALTIME_PRIORITY_CLASS, SetPriorityClass,
+    OpenProcessToken, REALTIME_PRIORITY_CLASS, SetPriorityClass,
 };
 
 use crate::facts::registry_text;
@@ -29,6 +30,26 @@ const PARAMETERS: &str = r"SYSTEM\CurrentControlSet\Services\Tcpip\Parameters";
 
 fn wide(text: &str) -> Vec<u16> {
     text.encode_utf16().chain([0]).collect()
+}
+
+/// Whether this process has the rights of an administrator in full: user account control gives programs of one fewer.
+///
+/// # Errors
+/// When the system does not say.
+pub fn is_elevated() -> io::Result<bool> {
+    let mut token: HANDLE = ptr::null_mut();
+    // SAFETY: the handle of the process needs no closing, and the token's is written to a local.
+    if unsafe { OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &mut token) } == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut elevation = TOKEN_ELEVATION { TokenIsElevated: 0 };
+    let (size, mut written) = (size_of::<TOKEN_ELEVATION>() as u32, 0);
+    // SAFETY: the buffer is as long as it is said to be, and the token is open.
+    let done = unsafe { GetTokenInformation(token, TokenElevation, ptr::from_mut(&mut elevation).cast(), size, &mut written) };
+    let outcome = if done == 0 { Err(io::Error::last_os_error()) } else { Ok(elevation.TokenIsElevated != 0) };
+    // SAFETY: the token is open, and used no more.
+    unsafe { CloseHandle(token) };
+    outcome
 }
 
 /// The letters of the machine's fixed drives that can be opened; C in any case.

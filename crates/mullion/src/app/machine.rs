@@ -59,6 +59,24 @@ pub fn fill(config: &mut NodeConfig) {
     }
 }
 
+/// Says where the process lacks rights that the node agent takes (upstream cmd/kubelet/app/server_windows.go `checkPermissions`).
+pub fn warn_without_rights() {
+    #[cfg(windows)]
+    if let Some(warning) = without_rights(host::is_elevated()) {
+        tracing::error!("{warning}");
+    }
+}
+
+#[cfg(any(windows, test))]
+fn without_rights(elevated: std::io::Result<bool>) -> Option<String> {
+    let consequence = "network, volumes and statistics of pods take all rights of an administrator, and fail without them";
+    match elevated {
+        Ok(true) => None,
+        Ok(false) => Some(format!("the node agent does not run elevated: {consequence}; start it as administrator, or as a service of LocalSystem")),
+        Err(error) => Some(format!("cannot see whether the node agent runs elevated: {error}; {consequence}")),
+    }
+}
+
 /// The roots of the machine's own files: its fixed drives.
 fn roots() -> Vec<String> {
     #[cfg(windows)]
@@ -275,6 +293,14 @@ mod tests {
         let route = ELSEWHERE.into_iter().find_map(address_towards);
         assert_eq!(OwnAddress::new("nobody.invalid").find(), route, "no such name");
         assert!(began.elapsed() < LOOKUP * 3, "whatever name servers do");
+    }
+
+    #[test]
+    fn an_agent_without_rights_says_so() {
+        assert_eq!(without_rights(Ok(true)), None);
+        let warning = without_rights(Ok(false)).unwrap();
+        assert!(warning.starts_with("the node agent does not run elevated: ") && warning.contains("start it as administrator"), "{warning}");
+        assert!(without_rights(Err(std::io::Error::other("no token"))).unwrap().contains("no token"));
     }
 
     #[test]

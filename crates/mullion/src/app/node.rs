@@ -77,6 +77,7 @@ pub fn main(program: Program, args: impl IntoIterator<Item = String>) -> Result<
         let dir = machine::cert_dir(&complete.config.node)?;
         machine::self_signed(&mut complete.config, &dir)?;
     }
+    machine::warn_without_rights();
     set_priority(&flags.windows_priorityclass)?;
     if flags.windows_service {
         #[cfg(windows)]
