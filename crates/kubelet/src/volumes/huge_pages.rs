@@ -128,7 +128,8 @@ mod tests {
         };
         assert_eq!([of("HugePages", windows), of("HugePages-2Mi", windows)], [refused("HugePages"), refused("HugePages-2Mi")]);
         for name in ["Tape", "hugepages", "HugePagesX"] {
-            assert_eq!([of(name, NodeOs::Linux), of(name, windows)], [const { () }; 2].map(|()| Err(format!("unknown storage medium {name:?}"))));
+            let unknown = || Err(format!("unknown storage medium {name:?}"));
+            assert_eq!([of(name, NodeOs::Linux), of(name, windows)], [unknown(), unknown()]);
         }
     }
 }
