@@ -141,11 +141,11 @@ async fn a_kubelet_hears_nothing_of_who_asks() {
 async fn a_node_sends_the_api_server_nowhere() {
     let server = TestServer::start().await;
     let elsewhere = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = format!("https://{}/secrets", elsewhere.local_addr().unwrap());
+    let target = format!("https://{}/secrets", elsewhere.local_addr().unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let acceptor = TlsAcceptor::from(Arc::new(server.kubelet_tls()));
-    let location = place.clone();
+    let location = target.clone();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -188,7 +188,7 @@ async fn a_node_sends_the_api_server_nowhere() {
         }
         // What asks for no upgrade is told of the redirect, and may follow it with credentials of its own.
         let (code, location, _) = ask(&format!("/api/v1/nodes/win01/proxy/stats?status={status}"), false).await;
-        assert_eq!((code, location.as_deref()), (status, Some(place.as_str())));
+        assert_eq!((code, location.as_deref()), (status, Some(target.as_str())));
     }
     let reached = tokio::time::timeout(std::time::Duration::from_millis(200), elsewhere.accept()).await;
     assert!(reached.is_err(), "the API server went where the node sent it");
