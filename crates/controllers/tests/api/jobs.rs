@@ -169,8 +169,8 @@ async fn a_suspended_job_has_no_pods() {
     suspend(true).await;
     wait_condition(&cluster, "pause", "Suspended").await;
     until_async("its pods are gone", async || cluster.api::<Pod>().list(&ListParams::default()).await.unwrap().items.is_empty()).await;
-    let events = cluster.events("default", "pause").await;
-    assert!(events.contains(&"Resumed: Job resumed".to_owned()), "{events:?}");
+    let resumed = "Resumed: Job resumed".to_owned();
+    until_async("an event of the resumption", async || cluster.events("default", "pause").await.contains(&resumed)).await;
     cluster.stop().await;
 }
 
