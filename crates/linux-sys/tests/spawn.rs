@@ -48,7 +48,8 @@ fn descriptors_arrive_under_their_numbers_and_no_others() {
     nix::fcntl::fcntl(&leak, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
     use std::os::fd::AsRawFd;
     let (na, nb) = (a.as_raw_fd(), b.as_raw_fd());
-    let script = format!("cat <&{nb}; cat <&{na}; ls /proc/self/fd | tr '\\n' ' '");
+    // Shells redirect numbers of one digit alone.
+    let script = format!("cat /proc/self/fd/{nb} /proc/self/fd/{na}; ls /proc/self/fd | tr '\\n' ' '");
     let (text, code) = output(sh(&script).keep_fd(a, nb).keep_fd(b, na).stdin(Stdio::Null));
     assert!(text.starts_with("ab") && code == Some(0), "{text}");
     let numbers = text["ab".len()..].split_whitespace().map(|n| n.parse::<i32>().unwrap());
