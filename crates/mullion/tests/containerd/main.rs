@@ -53,6 +53,7 @@ const AT_ONCE: &[Case] = &cases![
     volumes::api_objects_are_files_that_follow_them,
     volumes::directories_of_pods_and_of_the_node,
     volumes::sub_paths_are_parts_of_volumes,
+    volumes::huge_pages_are_mounted_once_and_found_again,
     streams::logs_are_read_followed_and_kept_of_the_run_before,
     streams::programs_run_inside_and_ports_are_forwarded,
     streams::ephemeral_containers_see_their_target,

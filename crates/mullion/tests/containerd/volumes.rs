@@ -103,3 +103,21 @@ pub async fn sub_paths_are_parts_of_volumes(cluster: Arc<Cluster>) {
     let refused = |status: &serde_json::Value| crate::cluster::container(status, "c")["state"]["waiting"]["reason"] == "CreateContainerConfigError";
     cluster.until_status("escape", "a refused sub-path", refused).await;
 }
+
+/// A pod gets such a volume from a node with huge pages alone, which this machine need not have: the mount itself takes none.
+pub async fn huge_pages_are_mounted_once_and_found_again(_: Arc<Cluster>) {
+    const PAGE: u64 = 2 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let mount = || host::HostRoot::linux(dir.path()).unwrap();
+    let (root, path) = (mount(), mount().parse("/pod/huge").unwrap());
+    root.create_dir_all(&path, 0o777).unwrap();
+    root.mount_huge_pages(&path, PAGE).unwrap();
+    assert_eq!(linux_sys::mount::huge_page_size(&dir.path().join("pod/huge")).unwrap(), Some(PAGE));
+    // As the next agent does.
+    mount().mount_huge_pages(&path, PAGE).unwrap();
+    assert_eq!(linux_sys::mount::mounts_below(dir.path()).unwrap().len(), 1);
+    let other = root.mount_huge_pages(&path, 1 << 30).unwrap_err();
+    assert!(std::error::Error::source(&other).unwrap().to_string().contains("2097152 bytes, not 1073741824"), "{other:?}");
+    root.unmount_below(&root.parse("/pod").unwrap()).unwrap();
+    assert!(!root.is_mount(&path).unwrap());
+}
