@@ -1,75 +1,8 @@
 //! Stop signals of containers: `Signal` of upstream's api.proto, which the generated messages do not have yet.
 
-/// Upstream's names in the order of the enumeration, whose first member means that a container has none of its own.
-const NAMES: [&str; 65] = [
-    "SIGABRT",
-    "SIGALRM",
-    "SIGBUS",
-    "SIGCHLD",
-    "SIGCLD",
-    "SIGCONT",
-    "SIGFPE",
-    "SIGHUP",
-    "SIGILL",
-    "SIGINT",
-    "SIGIO",
-    "SIGIOT",
-    "SIGKILL",
-    "SIGPIPE",
-    "SIGPOLL",
-    "SIGPROF",
-    "SIGPWR",
-    "SIGQUIT",
-    "SIGSEGV",
-    "SIGSTKFLT",
-    "SIGSTOP",
-    "SIGSYS",
-    "SIGTERM",
-    "SIGTRAP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGRTMIN",
-    "SIGRTMIN+1",
-    "SIGRTMIN+2",
-    "SIGRTMIN+3",
-    "SIGRTMIN+4",
-    "SIGRTMIN+5",
-    "SIGRTMIN+6",
-    "SIGRTMIN+7",
-    "SIGRTMIN+8",
-    "SIGRTMIN+9",
-    "SIGRTMIN+10",
-    "SIGRTMIN+11",
-    "SIGRTMIN+12",
-    "SIGRTMIN+13",
-    "SIGRTMIN+14",
-    "SIGRTMIN+15",
-    "SIGRTMAX-14",
-    "SIGRTMAX-13",
-    "SIGRTMAX-12",
-    "SIGRTMAX-11",
-    "SIGRTMAX-10",
-    "SIGRTMAX-9",
-    "SIGRTMAX-8",
-    "SIGRTMAX-7",
-    "SIGRTMAX-6",
-    "SIGRTMAX-5",
-    "SIGRTMAX-4",
-    "SIGRTMAX-3",
-    "SIGRTMAX-2",
-    "SIGRTMAX-1",
-    "SIGRTMAX",
-];
+use kube_rules::STOP_SIGNALS;
 
-/// Numbers of Linux (x86 and Arm) in the same order, without those of real time, which follow each other.
+/// Numbers of Linux (x86 and Arm) in the order of [`STOP_SIGNALS`], without those of real time, which follow each other.
 const NUMBERS: [i32; 34] =
     [6, 14, 7, 17, 17, 18, 8, 1, 4, 2, 29, 6, 9, 13, 29, 27, 30, 3, 11, 16, 19, 31, 15, 5, 20, 21, 22, 23, 10, 12, 26, 28, 24, 25];
 const RTMIN: i32 = 34;
@@ -81,12 +14,12 @@ pub struct Signal(usize);
 impl Signal {
     /// The signal of this name in a pod's `lifecycle.stopSignal`.
     pub fn named(name: &str) -> Option<Self> {
-        NAMES.iter().position(|known| *known == name).map(Self)
+        STOP_SIGNALS.iter().position(|known| *known == name).map(Self)
     }
 
     /// The signal of this number of CRI's; None of zero, which is the runtime's own choice, and of numbers that are not known.
     pub fn from_cri(number: i32) -> Option<Self> {
-        usize::try_from(number).ok()?.checked_sub(1).filter(|index| *index < NAMES.len()).map(Self)
+        usize::try_from(number).ok()?.checked_sub(1).filter(|index| *index < STOP_SIGNALS.len()).map(Self)
     }
 
     /// Its number in CRI.
@@ -96,12 +29,12 @@ impl Signal {
 
     /// As pods name it.
     pub fn name(self) -> &'static str {
-        NAMES.get(self.0).copied().unwrap_or_default()
+        STOP_SIGNALS.get(self.0).copied().unwrap_or_default()
     }
 
     /// The first signal with this number of Linux.
     pub fn from_linux(number: i32) -> Option<Self> {
-        (0..NAMES.len()).map(Self).find(|signal| signal.linux() == number)
+        (0..STOP_SIGNALS.len()).map(Self).find(|signal| signal.linux() == number)
     }
 
     /// Its number of Linux.

@@ -147,75 +147,6 @@ fn resize_policy(list: &Field, pod_policy: &str, errors: &mut Errors) {
     }
 }
 
-/// Signals that may end Linux containers, sorted.
-const SIGNALS: [&str; 65] = [
-    "SIGABRT",
-    "SIGALRM",
-    "SIGBUS",
-    "SIGCHLD",
-    "SIGCLD",
-    "SIGCONT",
-    "SIGFPE",
-    "SIGHUP",
-    "SIGILL",
-    "SIGINT",
-    "SIGIO",
-    "SIGIOT",
-    "SIGKILL",
-    "SIGPIPE",
-    "SIGPOLL",
-    "SIGPROF",
-    "SIGPWR",
-    "SIGQUIT",
-    "SIGRTMAX",
-    "SIGRTMAX-1",
-    "SIGRTMAX-10",
-    "SIGRTMAX-11",
-    "SIGRTMAX-12",
-    "SIGRTMAX-13",
-    "SIGRTMAX-14",
-    "SIGRTMAX-2",
-    "SIGRTMAX-3",
-    "SIGRTMAX-4",
-    "SIGRTMAX-5",
-    "SIGRTMAX-6",
-    "SIGRTMAX-7",
-    "SIGRTMAX-8",
-    "SIGRTMAX-9",
-    "SIGRTMIN",
-    "SIGRTMIN+1",
-    "SIGRTMIN+10",
-    "SIGRTMIN+11",
-    "SIGRTMIN+12",
-    "SIGRTMIN+13",
-    "SIGRTMIN+14",
-    "SIGRTMIN+15",
-    "SIGRTMIN+2",
-    "SIGRTMIN+3",
-    "SIGRTMIN+4",
-    "SIGRTMIN+5",
-    "SIGRTMIN+6",
-    "SIGRTMIN+7",
-    "SIGRTMIN+8",
-    "SIGRTMIN+9",
-    "SIGSEGV",
-    "SIGSTKFLT",
-    "SIGSTOP",
-    "SIGSYS",
-    "SIGTERM",
-    "SIGTRAP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGUSR1",
-    "SIGUSR2",
-    "SIGVTALRM",
-    "SIGWINCH",
-    "SIGXCPU",
-    "SIGXFSZ",
-];
-
 /// The signal that asks a container to end: which there are depends on the system, so the pod has to name it.
 fn stop_signal(signal: &Field, os: &Field, errors: &mut Errors) {
     if !signal.is_set() {
@@ -227,11 +158,14 @@ fn stop_signal(signal: &Field, os: &Field, errors: &mut Errors) {
     }
     let known: &[&str] = match os.get("name").text() {
         "windows" => &["SIGKILL", "SIGTERM"],
-        "linux" => &SIGNALS,
+        "linux" => &kube_rules::STOP_SIGNALS,
         _ => return,
     };
     if !known.contains(&signal.text()) {
-        errors.not_supported(signal, known);
+        // Named in the order of the alphabet, as upstream names them.
+        let mut sorted = known.to_vec();
+        sorted.sort_unstable();
+        errors.not_supported(signal, &sorted);
     }
 }
 
