@@ -335,7 +335,7 @@ impl Pods {
     }
 }
 
-/// Whether containerd was killed between the end of a program and the note of it: then it makes up a code, for upstream's agent too.
+/// Whether containerd was killed between the end of a program and the note of it: then it tells 255, and no agent can know better.
 fn has_lost_an_end(status: &Value) -> bool {
     let mut ends = status["containerStatuses"].as_array().into_iter().flatten().map(|container| &container["state"]["terminated"]);
     ends.any(|end| end["reason"] == "Unknown" && end["exitCode"] == 255)
